@@ -1,0 +1,57 @@
+# Two commands matter: `make test` checks everything, `make serve` (with the server) runs it.
+# Each target sets up what it needs; nothing is downloaded when nothing changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.up-to-date
+# How many test processes: all cores, or what the caller says.
+JOBS ?= auto
+# How long each fuzz target runs.
+FUZZ_SECONDS ?= 60
+
+.PHONY: help env test lint fuzz bench lock unicode format clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
+
+env: $(STAMP)  ## make or refresh .venv with the locked versions
+
+# python3-venv is a package of its own on Debian; other systems bring it with Python.
+$(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+test: env lint  ## lint, then all tests in parallel with branch coverage
+	$(BIN)/python -m pytest -n $(JOBS) --durations=20 --cov --cov-report=term
+
+lint: env  ## style, types, the direction of imports, licences
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src tests tools bench fuzz
+	$(BIN)/lint-imports
+	$(BIN)/python tools/licences.py
+
+format: env  ## let ruff format and mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
+	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+bench: env  ## print what things cost
+	$(BIN)/python bench/run.py
+
+lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
+	$(BIN)/python tools/lock.py
+
+unicode: env  ## regenerate the character table from the pinned Unicode data
+	$(BIN)/python tools/unicode_table.py
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) dist build .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* fuzz/corpus
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
