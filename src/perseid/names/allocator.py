@@ -1,0 +1,83 @@
+"""Numbers that are never given twice, tied to a clock (P6).
+
+A *lease* is the one place where uniqueness is decided: `lease(count, now)` answers the first of `count`
+consecutive numbers that were never leased before and are not below `now`; that is max(last leased + 1, now).
+`MemoryLease` does so within one process; durable leases belong to the ledger.
+
+The *allocator* keeps the numbers near the clock: it may run ahead by `max_ahead` and waits beyond that. With
+`max_ahead` 0 (the strict clock) no number is handed out before its moment, so at most one a millisecond. A clock
+that stepped back is treated alike: the numbers go on from the last leased one.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .errors import NameMisuse
+
+Lease: TypeAlias = Callable[[int, int], int]
+"""`lease(count, now)` → the first of `count` numbers ≥ `now` that nobody else gets."""
+
+DEFAULT_MAX_AHEAD = 3_600_000
+"""One hour in milliseconds: 3.6 million names may be minted at once before the minter slows to the clock's pace."""
+
+CHUNK = 1_000
+"""Numbers leased at a time: one second's worth, so that a waiting caller never holds more than it soon gives out."""
+
+PATIENCE_MS = 60_000
+"""The longest wait for one chunk. Longer means that the clock is wrong (it stepped back by more than `max_ahead`),
+or that some sixty callers share one strict clock; either way an error now serves better than silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """Hands out leased numbers, none further ahead of the clock than allowed. Safe to share between threads."""
+
+    lease: Lease
+    """Where the numbers come from."""
+    clock: Callable[[], int]
+    """The time in milliseconds, on the scale of the numbers."""
+    sleep: Callable[[float], None]
+    """Waits for so many seconds."""
+    max_ahead: int = DEFAULT_MAX_AHEAD
+    """How far, in milliseconds, a number may lie ahead of the clock when it is handed out."""
+
+    def take(self, count: int) -> list[int]:
+        """So many new numbers, ascending within this call; waits where the clock has to catch up."""
+        if count < 0:
+            raise NameMisuse("P6", f"{count} numbers cannot be taken")
+        taken: list[int] = []
+        while len(taken) < count:
+            size = min(CHUNK, count - len(taken))
+            first = self.lease(size, self.clock())
+            self._wait_until(first + size - 1 - self.max_ahead)
+            taken.extend(range(first, first + size))
+        return taken
+
+    def _wait_until(self, moment: int) -> None:
+        patience = PATIENCE_MS
+        while (missing := moment - self.clock()) > 0:
+            if missing > patience:
+                message = (
+                    f"names have been given out up to {(missing + self.max_ahead) / 1000:,.0f} s ahead of the clock; "
+                    f"{self.max_ahead / 1000:,.0f} s are allowed. Check the clock, then try again"
+                )
+                raise NameMisuse("P6", message)
+            self.sleep(missing / 1000)
+            patience -= missing
+
+
+class MemoryLease:
+    """A lease for one process, which forgets when the process ends: tests, benches, and schemes tried by hand."""
+
+    def __init__(self, last: int = -1) -> None:
+        self._last = last
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int, now: int) -> int:
+        """Lease `count` numbers from `now` on."""
+        with self._lock:
+            first = max(self._last + 1, now)
+            self._last = first + count - 1
+        return first

@@ -1,0 +1,65 @@
+"""Which characters a registered name may hold (H3), and how letters fold (H5).
+
+The decision uses the table shipped with the package (`_unicode_table`), never the interpreter's, so that a name
+is legal on every machine or on none. Private-use characters and format characters other than the bidirectional
+controls are assigned characters and hence allowed; a namespace may demand more.
+"""
+
+import re
+from functools import cache
+
+from ._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
+from .errors import InvalidName, show
+
+# Classes of refused characters with the words that explain them, as inclusive ranges. Apart from UNASSIGNED these
+# never change: the Unicode stability policy fixes them.
+_REFUSED: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
+    ("is a control character", ((0x00, 0x1F), (0x7F, 0x9F))),
+    ("is half of a surrogate pair, not a character", ((0xD800, 0xDFFF),)),
+    ("is a line or paragraph separator", ((0x2028, 0x2029),)),
+    ("changes the direction of writing, so that the name would not be what it looks like", (
+        (0x202A, 0x202E), (0x2066, 0x2069),
+    )),
+    ("is reserved by Unicode and never a character", ((0xFDD0, 0xFDEF), (0xFFFE, 0xFFFF))),
+    ("lies outside the Basic Multilingual Plane (above U+FFFF)", ((0x10000, 0x10FFFF),)),
+    (f"is not assigned in Unicode {UNICODE_VERSION}", UNASSIGNED),
+)  # fmt: skip
+
+
+@cache
+def _refused_pattern() -> re.Pattern[str]:
+    """One character class for everything refused; compiled on first use because it takes some milliseconds."""
+    ranges = (pair for _, class_ranges in _REFUSED for pair in class_ranges)
+    return re.compile("[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]")
+
+
+def check_characters(text: str) -> None:
+    """Refuse text that holds a character which no registered name may hold (H3); blanks are not looked at."""
+    # For ASCII the answer of isprintable is fixed: U+0020 to U+007E.
+    if text.isascii() and text.isprintable():
+        return
+    found = _refused_pattern().search(text)
+    if found is None:
+        return
+    character = found.group()
+    code_point = ord(character)
+    reason = next(why for why, ranges in _REFUSED if any(a <= code_point <= b for a, b in ranges))
+    raise InvalidName("H3", f"{show(character)} {reason}", position=found.start(), character=character)
+
+
+def check_blanks(part: str, what: str, offset: int) -> None:
+    """Refuse blanks at either end of a part of a name (H3); `offset` is where the part begins in the name."""
+    for index in (0, -1):
+        if part[index] in BLANKS:
+            position = offset + (0 if index == 0 else len(part) - 1)
+            end = "begins" if index == 0 else "ends"
+            message = f"the {what} {end} with a blank ({show(part[index])}), which nobody sees in print"
+            raise InvalidName("H3", message, position=position, character=part[index])
+
+
+def fold(text: str) -> str:
+    """Fold ASCII letters to upper case and leave every other character alone (H5): é, ß and İ do not fold."""
+    if text.isascii():
+        return text.upper()
+    # bytes.upper knows ASCII only, and in UTF-8 no octet below 0x80 belongs to another character.
+    return text.encode("utf-8", "surrogatepass").upper().decode("utf-8", "surrogatepass")

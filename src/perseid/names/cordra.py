@@ -1,0 +1,128 @@
+"""CORDRA identifiers (C1–C4): handles whose prefix is numeric and whose local name is a UUID without hyphens.
+
+    handle     = authority "/" path [ "?" query ] [ "#" fragment ]
+    authority  = 1*DIGIT *( "." 1*DIGIT )
+    path       = 32HEXDIG
+
+Query and fragment follow the URI query syntax (RFC 3986, section 3.4). The path is written in capitals before
+anything else happens to it; query and fragment are left exactly as they are.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Self
+from uuid import UUID
+
+from .errors import InvalidName, NameMisuse, show
+from .handle import Handle
+from .scheme import Details, Source
+from .uri import Reference
+from .uuids import make_uuid
+
+LENGTH = 32
+
+_AUTHORITY = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_QUERY = r"((?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*)"
+_LOCAL_NAME = re.compile(rf"([0-9A-Fa-f]{{{LENGTH}}})(?:\?{_QUERY})?(?:#{_QUERY})?")
+_HEX = frozenset("0123456789ABCDEFabcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class CordraName:
+    """The parts of a CORDRA identifier, the path in capitals."""
+
+    authority: str
+    """The naming authority: digits and dots."""
+    path: str
+    """32 hexadecimal digits; this names the thing."""
+    query: str | None = None
+    """Kept exact; what it means is open."""
+    fragment: str | None = None
+    """Kept exact; what it means is open."""
+
+    @classmethod
+    def parse(cls, handle: Handle) -> Self:
+        """Take a handle apart; refuse it, saying where, if it is not a CORDRA identifier."""
+        local_name = _LOCAL_NAME.fullmatch(handle.suffix)
+        if local_name is None or not _AUTHORITY.fullmatch(handle.prefix):
+            raise _objection(handle)
+        path, query, fragment = local_name.groups()
+        return cls(handle.prefix, path.upper(), query, fragment)
+
+    @property
+    def bare(self) -> Handle:
+        """The handle that is registered: without query and fragment."""
+        return Handle(self.authority, self.path)
+
+    @property
+    def handle(self) -> Handle:
+        """The whole identifier as a handle, query and fragment included."""
+        return join(Reference(self.bare, self.query, self.fragment))
+
+
+def join(reference: Reference) -> Handle:
+    """Join the query and fragment of a URI to the local name of a CORDRA identifier (U6)."""
+    return Handle(reference.handle.prefix, reference.handle.suffix + reference.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Cordra:
+    """The scheme `cordra`."""
+
+    version: Literal[1, 4] = 4
+    """The kind of UUID to make: 4 is random; 1 is the time with a random node. Any 32 digits are valid (C3)."""
+
+    name = "cordra"
+
+    def __post_init__(self) -> None:
+        if self.version not in {1, 4}:
+            message = f"CORDRA paths are DCE UUIDs of version 1 or 4, not {self.version}"
+            raise NameMisuse("C3", message)
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        """New paths."""
+        return [make_uuid(self.version, source).hex.upper() for _ in range(count)]
+
+    def validate(self, handle: Handle) -> None:
+        """Refuse what is not a CORDRA identifier."""
+        CordraName.parse(handle)
+
+    def normalise(self, handle: Handle) -> Handle:
+        """The path in capitals; query and fragment as they are (C4)."""
+        return CordraName.parse(handle).handle
+
+    def describe(self, handle: Handle) -> Details:
+        """The parts, and the UUID in the form with hyphens."""
+        name = CordraName.parse(handle)
+        return {
+            "path": name.path,
+            "query": name.query,
+            "fragment": name.fragment,
+            "uuid": str(UUID(name.path)),
+        }
+
+
+def _objection(handle: Handle) -> InvalidName:
+    """What is wrong with a handle that is not a CORDRA identifier; positions are those in the handle."""
+    start = len(handle.prefix) + 1
+    for position, character in enumerate(handle.prefix):
+        if character not in "0123456789.":
+            message = f"{show(character)}: the naming authority of a CORDRA identifier has digits and dots only"
+            return InvalidName("C1", message, position=position, character=character)
+    if not _AUTHORITY.fullmatch(handle.prefix):
+        message = "the naming authority has an empty segment: dots stand between digits, singly"
+        return InvalidName("C1", message, position=handle.prefix.find("..") + 1)
+    path = re.split("[?#]", handle.suffix, maxsplit=1)[0]
+    for position, character in enumerate(path):
+        if character not in _HEX:
+            message = f"{show(character)} is not a hexadecimal digit; the path has 32 of them, without hyphens"
+            return InvalidName("C2", message, position=start + position, character=character)
+    if len(path) != LENGTH:
+        message = f"the path has {len(path)} hexadecimal digits; {LENGTH} are needed"
+        return InvalidName("C2", message, position=start + min(len(path), LENGTH))
+    # The longest part that is right ends where the first wrong character stands.
+    right = _LOCAL_NAME.match(handle.suffix)
+    position = right.end() if right else len(path)
+    character = handle.suffix[position]
+    message = f"{show(character)} cannot stand here: query and fragment follow the URI query syntax"
+    return InvalidName("C2", message, position=start + position, character=character)

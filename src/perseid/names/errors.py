@@ -1,0 +1,59 @@
+"""What can go wrong with a name, and whose doing it was.
+
+There are two sides. `InvalidName`: the text that came in is at fault; whoever sent it can mend it.
+`NameMisuse`: the calling program is at fault, or the machine it runs on (its clock, say).
+Both say which rule (the ids of docs/reference/names.md), where, and which character.
+"""
+
+from typing import Self
+
+
+class NameProblem(ValueError):
+    """The common side of both errors; never raised itself."""
+
+    def __init__(self, rule: str, message: str, *, position: int | None = None, character: str | None = None) -> None:
+        if type(self) is NameProblem:
+            raise TypeError("raise InvalidName or NameMisuse: an error must say whose doing it was")
+        super().__init__(rule, message, position, character)
+        self.rule = rule
+        """The rule that was broken: H3, P7, U5 …"""
+        self.message = message
+        """A sentence for people, without rule and position."""
+        self.position = position
+        """Index of the offending character in the text that was given (from 0), if there is one."""
+        self.character = character
+        """The offending character, if there is one."""
+
+    def moved_to(self, position: int | None) -> Self:
+        """The same problem, found at another position: that in the text which the name was part of."""
+        return type(self)(self.rule, self.message, position=position, character=self.character)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle: processes hand errors to each other."""
+        return _remake, (type(self), self.rule, self.message, self.position, self.character)
+
+    def __str__(self) -> str:
+        """The sentence, where (counted from 1, as people count) and the rule."""
+        where = "" if self.position is None else f"at character {self.position + 1}: "
+        return f"{where}{self.message} (rule {self.rule})"
+
+
+class InvalidName(NameProblem):
+    """The text given is not a name, or not one that may be registered."""
+
+
+class NameMisuse(NameProblem):
+    """The program used names wrongly, or its surroundings do not allow what it asked for."""
+
+
+def _remake(
+    kind: type[NameProblem], rule: str, message: str, position: int | None, character: str | None
+) -> NameProblem:
+    return kind(rule, message, position=position, character=character)
+
+
+def show(character: str) -> str:
+    """Show one character so that nobody mistakes it: `"ß" U+00DF`; only the code point if it cannot be printed."""
+    code = f"U+{ord(character):04X}"
+    # str.isprintable asks the interpreter's Unicode table; that is good enough for showing, not for deciding.
+    return f'"{character}" ({code})' if character.isprintable() and character != " " else code

@@ -1,0 +1,73 @@
+"""Names as people type and paste them (U7): search boxes, command lines, never machine interfaces.
+
+Accepted are bare handles, the URI forms with their slips (`hdl:/NA/LOCAL`, unescaped slashes and letters in the
+suffix), `doi:` and `info:` prefixes and the URLs of known resolvers, with blanks around them.
+
+A bare handle is literal: "?", "#" and "%" in it belong to the name. In a URI form "?" and "#" begin query and
+fragment and escapes are decoded, once.
+"""
+
+import re
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from ._unicode_table import BLANKS
+from .errors import InvalidName
+from .handle import Handle
+from .uri import Reference, Resolver, check_escapes, match_resolver, read_handle, split_tail
+
+KNOWN_RESOLVERS = tuple(
+    map(
+        Resolver.parse,
+        (
+            "https://hdl.handle.net",
+            "https://doi.org",
+            "https://dx.doi.org",
+            # The resolvers of the seed documents, as these spell them.
+            "http://hld.handle.net",
+            "http://resolver.net.au/hdl",
+            "http://arrow.resolver.au.gov:2641/hdl",
+        ),
+    )
+)
+"""Resolvers whose URLs are understood without being told; whoever runs another one names it."""
+
+_AROUND = BLANKS + "\t\r\n"
+_URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https?://))", re.IGNORECASE)
+_QUERY_SAFE = "!$&'()*+,;=:@/?%"
+
+
+def parse_human(text: str, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS) -> Reference:
+    """Read a name in any form a person may use."""
+    begin = len(text) - len(text.lstrip(_AROUND))
+    text = text.rstrip(_AROUND)
+    form = _URI.match(text, begin)
+    if form is None:
+        return Reference(_read_bare(text, begin))
+    if form.group(1) is None:
+        return _read_uri(text, form.end())
+    found = match_resolver(text[begin:], resolvers)
+    if found is None:
+        host = text[form.end() :].partition("/")[0]
+        raise InvalidName("U4", f"{host!r} is not the address of a known resolver", position=begin)
+    return _read_uri(text, begin + found[1])
+
+
+def _read_bare(text: str, begin: int) -> Handle:
+    try:
+        return Handle.parse(text[begin:])
+    except InvalidName as problem:
+        raise problem.moved_to(None if problem.position is None else problem.position + begin) from None
+
+
+def _read_uri(text: str, start: int) -> Reference:
+    end, query, fragment = split_tail(text, start)
+    slash = text.find("/", start, end)
+    if slash < 0:
+        raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
+    check_escapes(text, end, len(text))
+    return Reference(read_handle(text, start, slash, end), _encoded(query), _encoded(fragment))
+
+
+def _encoded(tail: str | None) -> str | None:
+    return None if tail is None else quote(tail, _QUERY_SAFE)

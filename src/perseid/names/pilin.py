@@ -1,0 +1,153 @@
+"""PILIN suffixes (P1–P4, P7): the millisecond of the request, in base 31, least significant digit first.
+
+    suffix = reverse(base31(milliseconds since 1582-10-15T00:00:00Z))
+
+Nine characters, always: from 1609-10-24 to 2420-08-16 the number has exactly nine digits in base 31.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from .allocator import Allocator
+from .checkchar import ALPHABET, BASE, VALUES, check_character, foreign_letter, has_valid_check, wrong_check
+from .errors import InvalidName, NameMisuse
+from .handle import Handle
+from .scheme import Details, Source, in_handle
+
+LENGTH = 9
+FIRST = BASE ** (LENGTH - 1)
+"""The first millisecond whose suffix has nine characters."""
+END = BASE**LENGTH
+"""The first millisecond that would need ten: 2420-08-16T03:29:20.671Z."""
+UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
+"""Where PILIN, like UUID version 1, begins to count."""
+
+_UNIX_EPOCH_MS = (datetime(1970, 1, 1, tzinfo=UTC) - UUID_EPOCH) // timedelta(milliseconds=1)
+_PAIRS = [low + high for high in ALPHABET for low in ALPHABET]  # two digits at once, the low one first
+_SUFFIX = re.compile(rf"[{ALPHABET}{ALPHABET.lower()}]{{{LENGTH}}}")
+# Python reads base 31 itself, with the digits 0–9 and a–u.
+_TO_PYTHON_DIGITS = str.maketrans(ALPHABET + ALPHABET.lower(), "0123456789abcdefghijklmnopqrstu" * 2)
+
+
+def encode(milliseconds: int) -> str:
+    """The suffix of a millisecond since 1582-10-15T00:00:00Z (P1)."""
+    if not FIRST <= milliseconds < END:
+        message = f"millisecond {milliseconds} has no {LENGTH}-character suffix: they reach from 1609 to 2420"
+        raise NameMisuse("P3", message)
+    rest, first = divmod(milliseconds, 961)
+    rest, second = divmod(rest, 961)
+    rest, third = divmod(rest, 961)
+    last, fourth = divmod(rest, 961)
+    return _PAIRS[first] + _PAIRS[second] + _PAIRS[third] + _PAIRS[fourth] + ALPHABET[last]
+
+
+def decode(suffix: str) -> int:
+    """The millisecond that a suffix, in either case, stands for (P7)."""
+    if not _SUFFIX.fullmatch(suffix):
+        raise _objection(suffix, LENGTH)
+    milliseconds = int(suffix[::-1].translate(_TO_PYTHON_DIGITS), BASE)
+    if milliseconds < FIRST:
+        message = 'a PILIN suffix does not end with "0": that moment lies before 1609'
+        raise InvalidName("P3", message, position=LENGTH - 1, character="0")
+    return milliseconds
+
+
+def from_unix_ns(nanoseconds: int) -> int:
+    """Milliseconds since 1582 of a Unix time in nanoseconds, as `time.time_ns` gives it."""
+    return nanoseconds // 1_000_000 + _UNIX_EPOCH_MS
+
+
+def from_time(moment: datetime) -> int:
+    """Milliseconds since 1582 of a moment; parts of a millisecond are cut off."""
+    if moment.tzinfo is None:
+        raise NameMisuse("P1", "a moment without a time zone is not a moment; PILIN counts in UTC")
+    return (moment - UUID_EPOCH) // timedelta(milliseconds=1)
+
+
+def to_time(milliseconds: int) -> datetime:
+    """The moment, in UTC, of a millisecond since 1582."""
+    return UUID_EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def format_time(milliseconds: int) -> str:
+    """The moment as people read it: `2007-09-17T07:14:50.919Z`."""
+    return to_time(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Pilin:
+    """The scheme `pilin`: nine characters, and nothing else (P3)."""
+
+    name = "pilin"
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        """New suffixes, one leased millisecond each."""
+        return [encode(ms) for ms in self._milliseconds(source, count)]
+
+    def _milliseconds(self, source: Source, count: int) -> list[int]:
+        allocator = Allocator(
+            source.lease, lambda: from_unix_ns(source.clock()), source.sleep, max_ahead=source.max_ahead
+        )
+        return allocator.take(count)
+
+    def validate(self, handle: Handle) -> None:
+        """Refuse a suffix that is not PILIN's."""
+        try:
+            decode(handle.suffix)
+        except InvalidName as problem:
+            raise in_handle(problem, handle) from None
+
+    def normalise(self, handle: Handle) -> Handle:
+        """The spelling in capital letters."""
+        self.validate(handle)
+        return Handle(handle.prefix, handle.suffix.upper())
+
+    def describe(self, handle: Handle) -> Details:
+        """When the suffix was minted."""
+        milliseconds = decode(handle.suffix)
+        return {"milliseconds": milliseconds, "time": format_time(milliseconds)}
+
+
+@dataclass(frozen=True, slots=True)
+class PilinCheck(Pilin):
+    """The scheme `pilin-check`: a PILIN suffix and its check character, ten in all."""
+
+    name = "pilin-check"
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        """New suffixes with check characters."""
+        bodies = map(encode, self._milliseconds(source, count))
+        return [body + check_character(body) for body in bodies]
+
+    def validate(self, handle: Handle) -> None:
+        """Refuse a suffix whose body is not PILIN's or whose check character is wrong."""
+        try:
+            _check_with_character(handle.suffix)
+        except InvalidName as problem:
+            raise in_handle(problem, handle) from None
+
+    def describe(self, handle: Handle) -> Details:
+        """When the suffix was minted, and its check character."""
+        milliseconds = decode(handle.suffix[:-1])
+        return {
+            "milliseconds": milliseconds,
+            "time": format_time(milliseconds),
+            "check": handle.suffix[-1].upper(),
+        }
+
+
+def _check_with_character(suffix: str) -> None:
+    if len(suffix) != LENGTH + 1 or not _SUFFIX.fullmatch(suffix[:-1]):
+        raise _objection(suffix, LENGTH + 1)
+    decode(suffix[:-1])
+    if not has_valid_check(suffix):
+        raise wrong_check(suffix)
+
+
+def _objection(suffix: str, length: int) -> InvalidName:
+    """What is wrong with a suffix that does not have the form: a foreign letter, or else the length."""
+    if all(letter in VALUES for letter in suffix):
+        message = f"the suffix has {len(suffix)} characters; this scheme's have exactly {length}"
+        return InvalidName("P3", message, position=min(len(suffix), length))
+    return foreign_letter(suffix)

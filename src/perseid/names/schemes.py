@@ -1,0 +1,62 @@
+"""Finding a scheme: by name, built in or installed by third parties, and by the shape of a handle.
+
+A third party's package declares an entry point in the group `perseid.schemes`; its object is called with the
+options of the policy as keyword arguments and returns a `Scheme`:
+
+    [project.entry-points."perseid.schemes"]
+    ark = "example_ark:ArkScheme"
+"""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import cast
+
+from .cordra import Cordra
+from .errors import InvalidName, NameMisuse
+from .handle import Handle
+from .pattern import Pattern
+from .pilin import Pilin, PilinCheck
+from .scheme import Scheme
+from .uuids import UuidText
+
+ENTRY_POINTS = "perseid.schemes"
+
+_BUILT_IN: dict[str, Callable[..., Scheme]] = {
+    kind.name: kind for kind in (Pilin, PilinCheck, Cordra, UuidText, Pattern)
+}
+
+# Tried in this order: the more a shape demands, the earlier. `pattern` has no shape of its own.
+_RECOGNISABLE: tuple[Scheme, ...] = (Cordra(), UuidText(), PilinCheck(), Pilin())
+
+
+def scheme_names() -> list[str]:
+    """Every scheme that can be named, the built-in ones first."""
+    others = {point.name for point in entry_points(group=ENTRY_POINTS)} - _BUILT_IN.keys()
+    return [*_BUILT_IN, *sorted(others)]
+
+
+def load_scheme(name: str, **options: object) -> Scheme:
+    """The scheme of that name with these options. Third parties add names; they cannot replace built-in ones."""
+    factory = _BUILT_IN.get(name) or _installed(name)
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise NameMisuse("P8", f"the scheme {name!r} does not take these options: {error}") from error
+
+
+def recognise(handle: Handle) -> Scheme | None:
+    """The built-in scheme a handle looks like. This is advice: only its namespace knows what a name is (U6)."""
+    for scheme in _RECOGNISABLE:
+        try:
+            scheme.validate(handle)
+        except InvalidName:
+            continue
+        return scheme
+    return None
+
+
+def _installed(name: str) -> Callable[..., Scheme]:
+    points = entry_points(group=ENTRY_POINTS, name=name)
+    if not points:
+        raise NameMisuse("P8", f"there is no scheme {name!r}; there are {', '.join(scheme_names())}")
+    return cast("Callable[..., Scheme]", next(iter(points)).load())

@@ -1,0 +1,89 @@
+"""UUIDs (RFC 9562) made from a given clock and given randomness, and the scheme `uuid`: their text form.
+
+Version 4 is random. Version 1 holds the time with a random node id, never the machine's address. Version 7 holds
+the time first, so that names sort by age; it is not a DCE UUID, hence not for CORDRA (C3).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from .errors import InvalidName, NameMisuse, show
+from .handle import Handle
+from .scheme import Details, Source
+
+Version = Literal[1, 4, 7]
+
+_TEXT = re.compile("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_HYPHENS = frozenset((8, 13, 18, 23))
+_TEXT_LENGTH = 36
+_HEX = frozenset("0123456789ABCDEFabcdef")
+_UUID_EPOCH_TICKS = 0x01B21DD213814000  # from 1582-10-15 to 1970-01-01, in units of 100 ns
+_MULTICAST = 1 << 40  # marks a node id as not a machine's address (RFC 9562, section 6.10)
+
+
+def make_uuid(version: Version, source: Source) -> UUID:
+    """A new UUID of the given version."""
+    if version == 4:
+        return UUID(bytes=source.random(16), version=4)
+    if version == 1:
+        ticks = source.clock() // 100 + _UUID_EPOCH_TICKS
+        node = int.from_bytes(source.random(6), "big") | _MULTICAST
+        sequence = int.from_bytes(source.random(2), "big")
+        fields = (
+            ticks & 0xFFFFFFFF,
+            ticks >> 32 & 0xFFFF,
+            ticks >> 48 & 0xFFF,
+            sequence >> 8,
+            sequence & 0xFF,
+            node,
+        )
+        return UUID(fields=fields, version=1)
+    milliseconds = source.clock() // 1_000_000
+    # The standard library of Python 3.11 marks versions 1 to 5 only.
+    number = milliseconds << 80 | int.from_bytes(source.random(10), "big")
+    number = number & ~(0xF << 76) | 7 << 76
+    return UUID(int=number & ~(0x3 << 62) | 0x2 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class UuidText:
+    """The scheme `uuid`: lower case, with hyphens, as deployed servers mint them."""
+
+    version: Version = 4
+    """The kind of UUID to make; every kind is valid."""
+
+    name = "uuid"
+
+    def __post_init__(self) -> None:
+        if self.version not in {1, 4, 7}:
+            raise NameMisuse("P8", f"UUIDs of version 1, 4 or 7 can be made, not {self.version}")
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        """New UUIDs."""
+        return [str(make_uuid(self.version, source)) for _ in range(count)]
+
+    def validate(self, handle: Handle) -> None:
+        """Refuse a suffix that is not a UUID with hyphens."""
+        if not _TEXT.fullmatch(handle.suffix):
+            raise _objection(handle)
+
+    def normalise(self, handle: Handle) -> Handle:
+        """The spelling in lower case."""
+        self.validate(handle)
+        return Handle(handle.prefix, handle.suffix.lower())
+
+    def describe(self, handle: Handle) -> Details:
+        """The kind of UUID; None if it is of no standard kind."""
+        return {"version": UUID(handle.suffix).version}
+
+
+def _objection(handle: Handle) -> InvalidName:
+    start = len(handle.prefix) + 1
+    for position, character in enumerate(handle.suffix[:_TEXT_LENGTH]):
+        if character != "-" if position in _HYPHENS else character not in _HEX:
+            message = f"{show(character)} cannot stand here: a UUID is 8-4-4-4-12 hexadecimal digits"
+            return InvalidName("P8", message, position=start + position, character=character)
+    message = f"the suffix has {len(handle.suffix)} characters; a UUID with its hyphens has {_TEXT_LENGTH}"
+    return InvalidName("P8", message, position=start + min(len(handle.suffix), _TEXT_LENGTH))
