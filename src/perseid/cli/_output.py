@@ -1,0 +1,38 @@
+"""How commands print: data on standard output, everything else on standard error."""
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from perseid.names import NameProblem
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+"""The option that every command which prints data has."""
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on one line."""
+    typer.echo(msgspec.json.encode(document).decode())
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print what is known, one fact a line; what is not there is left out."""
+    shown = {label: value for label, value in facts.items() if value is not None}
+    width = max(map(len, shown), default=0)
+    for label, value in shown.items():
+        typer.echo(f"{label:<{width}}  {value}")
+
+
+def hint(text: str) -> None:
+    """Say something helpful that is not data."""
+    typer.echo(text, err=True)
+
+
+def complain(problem: NameProblem, where: str = "") -> None:
+    """Say what is wrong with a name and where to read more."""
+    hint(f"perseid: {where}{problem}")
+    if problem.rule == "U4":
+        hint("A resolver of your own is named with --resolver, e.g. --resolver http://example.org/hdl")
+    hint(f"The rule in full: perseid name rules {problem.rule}")
