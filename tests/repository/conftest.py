@@ -1,0 +1,111 @@
+"""What the tests of the repository share: where it is, a clean set of variables, and an installation."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+import licences
+import lock
+
+_ROOT = Path(__file__).resolve().parents[2]
+# Variables by which make, coverage, the active environment or a module path would reach into a child process.
+_TRACES = ("COV", "MAKE", "MFLAGS", "GNUMAKEFLAGS", "PERSEID_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
+
+
+class Environ(dict[str, str]):
+    """Environment variables. They may hold secrets, so a failing test does not show them."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variables>"
+
+    def plus(self, **more: str) -> "Environ":
+        return Environ(self, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment outside the checkout that holds the built wheel and its locked run-time dependencies."""
+
+    wheel: Path
+    home: Path
+    environ: Environ
+
+    def run(
+        self, program: str, *arguments: str, cwd: Path, path: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, from `cwd`.
+
+        The environment is shared by all tests, so it must not be changed: what a test adds (a plugin, say) it
+        installs with `pip install --no-deps --target DIR` and names here as `path`.
+        """
+        return subprocess.run(
+            [self.home / "bin" / program, *arguments],
+            cwd=cwd,
+            env=self.environ.plus(PYTHONPATH=str(path)) if path else self.environ,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return _ROOT
+
+
+@pytest.fixture(scope="session")
+def clean_environ() -> Environ:
+    """The environment variables without those that would make a child process depend on this one."""
+    return Environ((name, value) for name, value in os.environ.items() if not name.startswith(_TRACES))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Installed:
+    """The wheel, built from the checkout and installed into an empty environment; once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base if worker_id == "master" else base.parent) / "installed"
+    place.mkdir(exist_ok=True)
+    assert not place.resolve().is_relative_to(_ROOT), "the temporary directory is inside the checkout"
+    with (place / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not (place / "ready").exists():
+            _install(place, clean_environ)
+            (place / "ready").touch()
+    (wheel,) = (place / "wheel").iterdir()
+    return Installed(wheel, place / "environment", clean_environ)
+
+
+def _install(place: Path, environ: Environ) -> None:
+    """Build and install, each step by pip; its own words are the failure's explanation."""
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=place, env=environ, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+
+    for left_over in ("wheel", "environment"):
+        shutil.rmtree(place / left_over, ignore_errors=True)
+    pip = ("-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheel", _ROOT)
+    (wheel,) = (place / "wheel").iterdir()
+
+    needed = {canonicalize_name(each.metadata["Name"]) for each in licences.closure("perseid")}
+    pins = lock.parse(lock.LOCK.read_text())
+    run_time = [pin.text for pin in pins if canonicalize_name(pin.requirement.name) in needed]
+    (place / "requirements.txt").write_text("\n".join(run_time) + "\n")
+
+    run("-m", "venv", "--without-pip", "environment")
+    into = (*pip, "--python", "environment/bin/python", "install")
+    # Without --no-deps: what the closure forgot has no hash, and pip refuses it.
+    run(*into, "--require-hashes", "-r", "requirements.txt")
+    run(*into, "--no-deps", "--no-index", wheel)

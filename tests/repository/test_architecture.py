@@ -1,0 +1,53 @@
+"""docs/ARCHITECTURE.md stays true: rooms, modules and dependencies are those that exist."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROW = re.compile(r"^\| `([^`]+)`", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def sections(root: Path) -> dict[str, str]:
+    """The text under each heading, whatever its level."""
+    parts = re.split(r"^#+ (.+)$", (root / "docs" / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def project_requirements(root: Path, *extras: str) -> set[str]:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    groups = [project["optional-dependencies"][extra] for extra in extras] or [project["dependencies"]]
+    return {canonicalize_name(Requirement(line).name) for group in groups for line in group}
+
+
+def test_a_room_is_marked_built_exactly_when_it_exists(root: Path, sections: dict[str, str]) -> None:
+    states = dict(re.findall(r"^\| `(\w+)/` \| (built|planned) \|", sections["Rooms"], re.MULTILINE))
+    existing = {path.parent.name for path in (root / "src" / "perseid").glob("*/__init__.py")}
+    assert {room for room, state in states.items() if state == "built"} == existing
+    assert len(states) == 9
+
+
+def test_every_module_of_names_is_described(root: Path, sections: dict[str, str]) -> None:
+    described = ROW.findall(sections["The names room, module by module"])
+    folder = root / "src" / "perseid" / "names"
+    existing = {path.name for path in folder.iterdir() if path.is_file() and path.name != "__init__.py"}
+    assert sorted(described) == sorted(existing)
+
+
+def test_every_run_time_dependency_has_its_reason(root: Path, sections: dict[str, str]) -> None:
+    assert set(ROW.findall(sections["At run time"])) == project_requirements(root)
+
+
+def test_every_optional_dependency_and_tool_has_its_reason(root: Path, sections: dict[str, str]) -> None:
+    assert set(ROW.findall(sections["Optional"])) == project_requirements(root, "postgres")
+    assert set(ROW.findall(sections["For tests and development"])) == project_requirements(root, "test", "dev")
+
+
+def test_nothing_planned_is_a_dependency_already(root: Path, sections: dict[str, str]) -> None:
+    planned = {name.lower() for name in ROW.findall(sections["Planned"])}
+    assert planned
+    assert not planned & (project_requirements(root) | project_requirements(root, "test", "dev"))

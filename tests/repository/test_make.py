@@ -1,0 +1,151 @@
+"""The Makefile is the one way in: it sets up once, checks everything, and promises nothing it cannot do."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.repository.conftest import Environ
+
+# Stands in for the Python that makes the environment and for the one inside it, and writes down how it is called.
+FAKE_PYTHON = """\
+#!/bin/sh
+echo "$*" >> "$CALLS"
+case "$*" in
+    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    *"$BROKEN"*) exit 1 ;;
+esac
+"""
+
+
+def make(directory: Path, environ: "Environ", *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=directory, env=environ, check=False, capture_output=True, text=True, timeout=30)
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, root: Path) -> Path:
+    """The files that `make env` looks at, and a Python that only pretends."""
+    checkout = tmp_path / "checkout"
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "src/perseid/__init__.py", "tools/debian-packages"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, checkout / name)
+    write_program(tmp_path / "bin" / "python3", FAKE_PYTHON)
+    return checkout
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def pretending(tmp_path: Path, calls: Path, clean_environ: "Environ") -> "Environ":
+    path = f"{tmp_path / 'bin'}{os.pathsep}{clean_environ['PATH']}"
+    return clean_environ.plus(PATH=path, CALLS=str(calls), BROKEN="nothing is broken")
+
+
+def test_the_environment_of_this_run_is_up_to_date(root: Path, clean_environ: "Environ") -> None:
+    done = make(root, clean_environ, "--question", "env")
+    assert done.returncode == 0, "the lock or pyproject.toml is newer than .venv; run: make env"
+
+
+def test_env_installs_the_locked_versions_by_hash_and_then_the_package(
+    checkout: Path, calls: Path, pretending: "Environ"
+) -> None:
+    done = make(checkout, pretending, "env")
+    assert done.returncode == 0, done.stderr
+    installs = [line for line in calls.read_text().splitlines() if line.startswith("-m pip install")]
+    assert len(installs) == 2
+    assert "--require-hashes" in installs[0]
+    assert "-r requirements.lock" in installs[0]
+    assert "--no-deps" in installs[1]
+    assert "--editable ." in installs[1]
+
+
+def test_env_does_nothing_when_nothing_changed(checkout: Path, calls: Path, pretending: "Environ") -> None:
+    assert make(checkout, pretending, "env").returncode == 0
+    calls.unlink()
+    assert make(checkout, pretending, "env").returncode == 0
+    assert not calls.exists(), calls.read_text()
+
+
+@pytest.mark.parametrize("changed", ["requirements.lock", "pyproject.toml"])
+def test_env_installs_again_when_what_to_install_changed(
+    checkout: Path, calls: Path, pretending: "Environ", changed: str
+) -> None:
+    assert make(checkout, pretending, "env").returncode == 0
+    calls.unlink()
+    later = (checkout / ".venv" / ".up-to-date").stat().st_mtime + 2
+    os.utime(checkout / changed, (later, later))
+    assert make(checkout, pretending, "env").returncode == 0
+    assert "-m pip install" in calls.read_text()
+
+
+def test_env_that_failed_is_tried_again(checkout: Path, calls: Path, pretending: "Environ") -> None:
+    assert make(checkout, pretending.plus(BROKEN="--editable"), "env").returncode != 0
+    calls.unlink()
+    assert make(checkout, pretending, "env").returncode == 0
+    assert "--editable" in calls.read_text()
+
+
+def test_an_environment_left_half_made_is_made_again(checkout: Path, calls: Path, pretending: "Environ") -> None:
+    write_program(checkout / ".venv" / "bin" / "python", "#!/bin/sh\nexit 1\n")
+    done = make(checkout, pretending, "env")
+    assert done.returncode == 0, done.stderr
+    assert "-m venv --clear .venv" in calls.read_text().splitlines()
+
+
+def test_clean_removes_what_was_made_and_nothing_else(checkout: Path, pretending: "Environ") -> None:
+    before = sorted(checkout.rglob("*"))
+    assert make(checkout, pretending, "env").returncode == 0
+    (checkout / "src" / "perseid" / "__pycache__").mkdir()
+    assert make(checkout, pretending, "clean").returncode == 0
+    assert sorted(checkout.rglob("*")) == before
+
+
+def test_test_runs_lint_and_all_tests_in_parallel_with_branch_coverage(root: Path, clean_environ: "Environ") -> None:
+    shown = make(root, clean_environ, "--dry-run", "test").stdout
+    steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licences.py", "pytest")
+    places = [shown.find(step) for step in steps]
+    assert -1 not in places, dict(zip(steps, places, strict=True))
+    assert places == sorted(places)
+    pytest_line = next(line for line in shown.splitlines() if "pytest" in line)
+    assert {"-n", "--cov", "--durations=20"} <= set(pytest_line.split())
+    assert "branch = true" in (root / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("target", ["env", "test", "lint", "fuzz", "bench", "lock", "unicode", "clean"])
+def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ", target: str) -> None:
+    assert re.search(rf"^{target} +\S", make(root, clean_environ, "help").stdout, re.MULTILINE)
+
+
+def test_there_is_a_serve_target_exactly_when_there_is_a_server(root: Path, clean_environ: "Environ") -> None:
+    offered = make(root, clean_environ, "--dry-run", "serve").returncode == 0
+    assert offered == (root / "src" / "perseid" / "serve").exists()
+
+
+def test_ci_runs_make_test_and_nothing_cleverer(root: Path, tmp_path: Path, clean_environ: "Environ") -> None:
+    write_program(tmp_path / "bin" / "make", '#!/bin/sh\npwd\necho "make $*"\n')
+    environ = clean_environ.plus(PATH=f"{tmp_path / 'bin'}{os.pathsep}{clean_environ['PATH']}")
+    done = subprocess.run(
+        [root / ".ci" / "run"], cwd=tmp_path, env=environ, check=True, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == f"{root}\nmake test\n"
+
+
+@pytest.mark.parametrize("program", [".ci/run", "tools/debian-packages"])
+def test_programs_can_be_executed(root: Path, program: str) -> None:
+    assert (root / program).stat().st_mode & stat.S_IXUSR

@@ -1,0 +1,107 @@
+"""What the repository's text must not say, and what it must keep true."""
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# A path that exists on one machine only. Names and addresses may contain the same words after other characters.
+MACHINE_PATH = re.compile(r"(?<![\w.:/%-])/(?:home|mnt|opt|root|srv|work|Users)/[\w.]|\b[A-Z]:\\(?:Users)\\")
+# Hosts of package registries: whoever builds this chooses their own.
+REGISTRY = re.compile(
+    r"\b(?:(?:test\.)?py[p]i\.(?:org|python\.org|io)|python[h]osted\.org|registry\.np[m]js\.org|anacond[a]\.(?:org|com))"
+    r"|\b(?:artifac[t]ory|nexu[s]|devp[i])\.[a-z]"
+)
+# The SHA-256 of the Apache License 2.0 as its authors publish it.
+APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def files(root: Path) -> dict[Path, str]:
+    """Every text file of the repository, those not committed yet included."""
+    # The owner of the checkout may be somebody else than who runs the tests, in a container for example.
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, timeout=30).stdout
+    texts = {}
+    for name in listed.decode().split("\0"):
+        path = root / name
+        if name and path.is_file():
+            content = path.read_bytes()
+            if b"\0" not in content:
+                texts[path] = content.decode()
+    return texts
+
+
+def matches(pattern: re.Pattern[str], files: dict[Path, str], root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_a_path_of_one_machine(files: dict[Path, str], root: Path) -> None:
+    assert matches(MACHINE_PATH, files, root) == []
+
+
+def test_no_file_names_a_package_registry(files: dict[Path, str], root: Path) -> None:
+    assert matches(REGISTRY, files, root) == []
+
+
+def test_the_patterns_find_what_they_are_for() -> None:
+    slash, dot = "/", "."
+    for path in ("home/me/x", "work/main", "root/.cache", "opt/wheels"):
+        assert MACHINE_PATH.search(f"see {slash}{path}")
+        assert MACHINE_PATH.search(f'"{slash}{path}"')
+        assert not MACHINE_PATH.search(f"http://example.org/{path}")
+        assert not MACHINE_PATH.search(f"10.1/{path}")
+    for host in ("py" + "pi" + dot + "org", "files" + dot + "python" + "hosted" + dot + "org"):
+        assert REGISTRY.search(f"https://{host}/simple")
+
+
+def test_every_module_is_short_enough_to_read(files: dict[Path, str], root: Path) -> None:
+    long = {
+        str(path.relative_to(root)): len(text.splitlines())
+        for path, text in files.items()
+        if path.suffix == ".py" and path.is_relative_to(root / "src") and len(text.splitlines()) > 600
+    }
+    assert long == {}
+
+
+def test_the_licence_is_the_unchanged_apache_licence(root: Path) -> None:
+    assert hashlib.sha256((root / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
+
+
+def prose(text: str) -> Iterator[str]:
+    """The lines of a Markdown text that are not inside a code block."""
+    inside = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif not inside:
+            yield line
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments that lead to the headings of a Markdown text."""
+    headings = [line.lstrip("#").strip().lower() for line in prose(text) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_between_documents_leads_somewhere(files: dict[Path, str], root: Path) -> None:
+    broken = []
+    for document in (path for path in files if path.suffix == ".md"):
+        for target in LINK.findall("\n".join(prose(files[document]))):
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            name, _, fragment = target.partition("#")
+            place = (document.parent / name).resolve() if name else document
+            found = place.exists() and place.is_relative_to(root)
+            if not found or (fragment and fragment not in anchors(files.get(place, ""))):
+                broken.append(f"{document.relative_to(root)}: {target}")
+    assert broken == []
