@@ -49,12 +49,15 @@ def check_characters(text: str) -> None:
 
 def check_blanks(part: str, what: str, offset: int) -> None:
     """Refuse blanks at either end of a part of a name (H3); `offset` is where the part begins in the name."""
-    for index in (0, -1):
-        if part[index] in BLANKS:
-            position = offset + (0 if index == 0 else len(part) - 1)
-            end = "begins" if index == 0 else "ends"
-            message = f"the {what} {end} with a blank ({show(part[index])}), which nobody sees in print"
-            raise InvalidName("H3", message, position=position, character=part[index])
+    if part[0] in BLANKS:
+        position, end = 0, "begins"
+    elif part[-1] in BLANKS:
+        position, end = len(part) - 1, "ends"
+    else:
+        return
+    blank = part[position]
+    message = f"the {what} {end} with a blank ({show(blank)}), which nobody sees in print"
+    raise InvalidName("H3", message, position=offset + position, character=blank)
 
 
 def fold(text: str) -> str:

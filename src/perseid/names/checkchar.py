@@ -30,7 +30,8 @@ def check_character(body: str) -> str:
 
 def has_valid_check(text: str) -> bool:
     """Whether the last character is the check character of the others."""
-    return check_character(text[:-1]) == text[-1].upper()
+    # By value, not by str.upper: that also makes an S of a letter outside ASCII.
+    return VALUES.get(text[-1:]) == VALUES[check_character(text[:-1])]
 
 
 def values(text: str) -> list[int]:

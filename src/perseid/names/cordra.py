@@ -10,12 +10,12 @@ anything else happens to it; query and fragment are left exactly as they are.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, cast
 from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, show
 from .handle import Handle
-from .scheme import Details, Source
+from .scheme import Details, Source, check_count
 from .uri import Reference
 from .uuids import make_uuid
 
@@ -57,12 +57,16 @@ class CordraName:
     @property
     def handle(self) -> Handle:
         """The whole identifier as a handle, query and fragment included."""
-        return join(Reference(self.bare, self.query, self.fragment))
+        tail = Reference(self.bare, self.query, self.fragment).tail
+        return Handle(self.authority, self.path + tail)
 
 
 def join(reference: Reference) -> Handle:
     """Join the query and fragment of a URI to the local name of a CORDRA identifier (U6)."""
-    return Handle(reference.handle.prefix, reference.handle.suffix + reference.tail)
+    name = CordraName.parse(reference.handle)
+    if name.query is not None or name.fragment is not None:
+        raise InvalidName("C2", "the name has a query or fragment of its own already")
+    return Handle.parse(str(name.bare) + reference.tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Cordra:
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """New paths."""
+        check_count(count)
         return [make_uuid(self.version, source).hex.upper() for _ in range(count)]
 
     def validate(self, handle: Handle) -> None:
@@ -111,7 +116,8 @@ def _objection(handle: Handle) -> InvalidName:
             return InvalidName("C1", message, position=position, character=character)
     if not _AUTHORITY.fullmatch(handle.prefix):
         message = "the naming authority has an empty segment: dots stand between digits, singly"
-        return InvalidName("C1", message, position=handle.prefix.find("..") + 1)
+        position = 0 if handle.prefix[0] == "." else handle.prefix.find("..") + 1 or len(handle.prefix) - 1
+        return InvalidName("C1", message, position=position, character=".")
     path = re.split("[?#]", handle.suffix, maxsplit=1)[0]
     for position, character in enumerate(path):
         if character not in _HEX:
@@ -121,8 +127,7 @@ def _objection(handle: Handle) -> InvalidName:
         message = f"the path has {len(path)} hexadecimal digits; {LENGTH} are needed"
         return InvalidName("C2", message, position=start + min(len(path), LENGTH))
     # The longest part that is right ends where the first wrong character stands.
-    right = _LOCAL_NAME.match(handle.suffix)
-    position = right.end() if right else len(path)
+    position = cast("re.Match[str]", _LOCAL_NAME.match(handle.suffix)).end()
     character = handle.suffix[position]
     message = f"{show(character)} cannot stand here: query and fragment follow the URI query syntax"
     return InvalidName("C2", message, position=start + position, character=character)

@@ -7,6 +7,9 @@ Both say which rule (the ids of docs/reference/names.md), where, and which chara
 
 from typing import Self
 
+MAX_QUOTED = 80
+"""How many characters of what was given an error repeats: enough to recognise it, on one line."""
+
 
 class NameProblem(ValueError):
     """The common side of both errors; never raised itself."""
@@ -57,3 +60,8 @@ def show(character: str) -> str:
     code = f"U+{ord(character):04X}"
     # str.isprintable asks the interpreter's Unicode table; that is good enough for showing, not for deciding.
     return f'"{character}" ({code})' if character.isprintable() and character != " " else code
+
+
+def quoted(text: str) -> str:
+    """Show a piece of somebody's text in quotes: what cannot be printed is escaped, and what is long is cut."""
+    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")

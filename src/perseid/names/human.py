@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from ._unicode_table import BLANKS
-from .errors import InvalidName
+from .errors import InvalidName, quoted, show
 from .handle import Handle
 from .uri import Reference, Resolver, check_escapes, match_resolver, read_handle, split_tail
 
@@ -33,7 +33,7 @@ KNOWN_RESOLVERS = tuple(
 """Resolvers whose URLs are understood without being told; whoever runs another one names it."""
 
 _AROUND = BLANKS + "\t\r\n"
-_URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https?://))", re.IGNORECASE)
+_URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https?://))", re.IGNORECASE | re.ASCII)
 _QUERY_SAFE = "!$&'()*+,;=:@/?%"
 
 
@@ -49,7 +49,7 @@ def parse_human(text: str, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS) -> R
     found = match_resolver(text[begin:], resolvers)
     if found is None:
         host = text[form.end() :].partition("/")[0]
-        raise InvalidName("U4", f"{host!r} is not the address of a known resolver", position=begin)
+        raise InvalidName("U4", f"{quoted(host)} is not the address of a known resolver", position=begin)
     return _read_uri(text, begin + found[1])
 
 
@@ -65,9 +65,15 @@ def _read_uri(text: str, start: int) -> Reference:
     slash = text.find("/", start, end)
     if slash < 0:
         raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
-    check_escapes(text, end, len(text))
-    return Reference(read_handle(text, start, slash, end), _encoded(query), _encoded(fragment))
+    check_escapes(text, start, len(text))
+    handle = read_handle(text, start, slash, end)
+    return Reference(handle, _encoded(query, end + 1), _encoded(fragment, len(text) - len(fragment or "")))
 
 
-def _encoded(tail: str | None) -> str | None:
-    return None if tail is None else quote(tail, _QUERY_SAFE)
+def _encoded(tail: str | None, offset: int) -> str | None:
+    try:
+        return None if tail is None else quote(tail, _QUERY_SAFE)
+    except UnicodeEncodeError as error:
+        surrogate = error.object[error.start]
+        message = f"{show(surrogate)} is half of a surrogate pair and has no UTF-8 form"
+        raise InvalidName("H4", message, position=offset + error.start, character=surrogate) from None

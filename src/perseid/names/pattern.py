@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 from .checkchar import ALPHABET, MAX_BODY, VALUES, check_character, has_valid_check, wrong_check
 from .errors import InvalidName, NameMisuse, show
-from .handle import Handle
-from .scheme import Details, Source, in_handle
+from .handle import MAX_OCTETS, Handle
+from .scheme import Details, Source, check_count, in_handle
+
+MAX_TEMPLATE = MAX_OCTETS - 2
+"""The longest suffix there can be: a handle has at least one character and a slash before it."""
 
 _SEPARATORS = "-._~"
 _DIGITS = ALPHABET[:10]
@@ -38,6 +41,9 @@ class Pattern:
     def __post_init__(self) -> None:
         if not _TEMPLATE.fullmatch(self.template):
             raise _template_objection(self.template)
+        if len(self.template) > MAX_TEMPLATE:
+            message = f"the template has {len(self.template):,} characters; {MAX_TEMPLATE:,} are the most in a suffix"
+            raise NameMisuse("P4", message, position=MAX_TEMPLATE)
         places = tuple(_PLACES.get(mark, mark) for mark in self.template.removesuffix(_CHECK))
         capacity = 1
         for place in places:
@@ -85,14 +91,13 @@ class Pattern:
         if len(suffix) != expected:
             message = f"the suffix has {len(suffix)} characters; the template {self.template} gives {expected}"
             raise InvalidName("P8", message, position=min(len(suffix), expected))
-        if self.has_check and not has_valid_check(suffix.translate(_WITHOUT_SEPARATORS)):
+        if self.has_check and not has_valid_check(suffix[:-1].translate(_WITHOUT_SEPARATORS) + suffix[-1]):
             raise wrong_check(suffix)
         return number
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """The next names in order."""
-        if count < 1:
-            return []
+        check_count(count)
         first = source.lease(count, 0)
         return [self.format(number) for number in range(first, first + count)]
 

@@ -105,6 +105,7 @@ class Pilin:
 
     def describe(self, handle: Handle) -> Details:
         """When the suffix was minted."""
+        self.validate(handle)
         milliseconds = decode(handle.suffix)
         return {"milliseconds": milliseconds, "time": format_time(milliseconds)}
 
@@ -129,6 +130,7 @@ class PilinCheck(Pilin):
 
     def describe(self, handle: Handle) -> Details:
         """When the suffix was minted, and its check character."""
+        self.validate(handle)
         milliseconds = decode(handle.suffix[:-1])
         return {
             "milliseconds": milliseconds,
@@ -138,7 +140,7 @@ class PilinCheck(Pilin):
 
 
 def _check_with_character(suffix: str) -> None:
-    if len(suffix) != LENGTH + 1 or not _SUFFIX.fullmatch(suffix[:-1]):
+    if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in VALUES:
         raise _objection(suffix, LENGTH + 1)
     decode(suffix[:-1])
     if not has_valid_check(suffix):

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator
 from .characters import check_blanks, check_characters, fold
 from .errors import InvalidName, NameMisuse
 
+MAX_PREFIX_OCTETS = 2043
+"""The longest prefix in octets of UTF-8: the handle that describes it, `0.NA/…`, must not exceed 2,048 (H9)."""
+
 
 def check_structure(prefix: str) -> None:
     """Refuse what does not have the form of a prefix (H1, H2)."""
@@ -24,8 +27,11 @@ def check_structure(prefix: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what may not be registered as a prefix (H2, H3)."""
+    """Refuse what may not be registered as a prefix (H2, H3, H9)."""
     check_structure(prefix)
+    octets = len(prefix.encode("utf-8", "surrogatepass"))
+    if octets > MAX_PREFIX_OCTETS:
+        raise InvalidName("H9", f"the prefix has {octets:,} octets in UTF-8; {MAX_PREFIX_OCTETS:,} are the most")
     check_characters(prefix)
     check_blanks(prefix, "prefix", 0)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from .allocator import DEFAULT_MAX_AHEAD, Lease
-from .errors import InvalidName
+from .errors import InvalidName, NameMisuse
 from .handle import Handle
 
 Details: TypeAlias = Mapping[str, str | int | None]
@@ -56,6 +56,12 @@ class Scheme(Protocol):
     def describe(self, handle: Handle) -> Details:
         """What a valid handle tells about itself."""
         ...
+
+
+def check_count(count: int) -> None:
+    """Refuse to mint fewer than no names."""
+    if count < 0:
+        raise NameMisuse("P6", f"{count} names cannot be minted")
 
 
 def in_handle(problem: InvalidName, handle: Handle) -> InvalidName:

@@ -59,4 +59,9 @@ def _installed(name: str) -> Callable[..., Scheme]:
     points = entry_points(group=ENTRY_POINTS, name=name)
     if not points:
         raise NameMisuse("P8", f"there is no scheme {name!r}; there are {', '.join(scheme_names())}")
-    return cast("Callable[..., Scheme]", next(iter(points)).load())
+    point = next(iter(points))
+    try:
+        return cast("Callable[..., Scheme]", point.load())
+    except (ImportError, AttributeError) as error:
+        message = f"the scheme {name!r} is installed but does not load ({point.value}): {error}"
+        raise NameMisuse("P8", message) from error

@@ -108,11 +108,8 @@ def _without_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]
         yield unquote(text, errors="replace")
     # A resolver's address without its scheme, or one that is not known: what follows the host, or host and segment.
     _, _, path = text.partition("://")[2].partition("/") if "://" in text else text.partition("/")
-    for _ in range(2):
-        if "/" not in path.strip("/"):
-            break
+    if "/" in path.strip("/"):
         yield path
-        path = path.partition("/")[2]
 
 
 def _respelled(reading: str) -> Iterator[str]:

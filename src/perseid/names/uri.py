@@ -22,22 +22,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
-from .errors import InvalidName, NameMisuse, show
+from .errors import InvalidName, NameMisuse, quoted, show
 from .handle import Handle
 
 # Letters, digits and "-._~" never need encoding; `quote` knows that by itself.
 _SUB_DELIMS = "!$&'()*+,;="
 _REG_NAME_SAFE = _SUB_DELIMS
 _SEGMENT_SAFE = _SUB_DELIMS + ":@"
+_QUERY_SAFE = _SEGMENT_SAFE + "/?"
+
+
+def _sequence(safe: str) -> str:
+    """The pattern of the grammar's `*( unreserved / pct-encoded / … )`; possessive, so that it takes linear time."""
+    plain = rf"[A-Za-z0-9\-._~{safe}]*+"
+    return f"{plain}(?:%[0-9A-Fa-f]{{2}}{plain})*+"
+
+
+_TAIL = rf"(?:\?({_sequence(_QUERY_SAFE)}))?(?:#({_sequence(_QUERY_SAFE)}))?"
+_AFTER_HOST = re.compile(f"({_sequence(_REG_NAME_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
+_AFTER_PATH = re.compile(f"({_sequence(_SEGMENT_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
+# What the above does not match, these explain.
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_REG_NAME = re.compile(rf"[^A-Za-z0-9\-._~%{_REG_NAME_SAFE}]")
 _NOT_SEGMENT = re.compile(rf"[^A-Za-z0-9\-._~%{_SEGMENT_SAFE}]")
-_NOT_QUERY = re.compile(rf"[^A-Za-z0-9\-._~%{_SEGMENT_SAFE}/?]")
-_HDL = re.compile("hdl:", re.IGNORECASE)
-_HTTP = re.compile("https?://", re.IGNORECASE)
+_NOT_QUERY = re.compile(rf"[^A-Za-z0-9\-._~%{_QUERY_SAFE}]")
+# ASCII: without it "\u017f" (long s) would be an "s" regardless of case.
+_HDL = re.compile("hdl:", re.IGNORECASE | re.ASCII)
+_HTTP = re.compile("https?://", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9\-._~]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_ESCAPES = re.compile("%..(?:%..)*+")  # in text without bad escapes
 _TOKEN = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _CONTINUATION = re.compile("%[89ABab][0-9A-Fa-f]")  # an escape that continues a character begun before it
 _DEFAULT_PORT = {"http": ":80", "https": ":443"}
@@ -55,6 +70,8 @@ class Reference:
     """What follows "#", still percent-encoded; None if there is no "#"."""
 
     def __post_init__(self) -> None:
+        if self.query is None and self.fragment is None:
+            return
         for what, text in (("query", self.query), ("fragment", self.fragment)):
             if text is not None and (_NOT_QUERY.search(text) or _BAD_ESCAPE.search(text)):
                 raise NameMisuse("U5", f"the {what} {text!r} is not percent-encoded as RFC 3986 demands")
@@ -79,7 +96,9 @@ class Resolver:
 
     def __post_init__(self) -> None:
         known = self.scheme in _DEFAULT_PORT and _AUTHORITY.fullmatch(self.authority)
-        if not known or self.segment == "" or _NOT_SEGMENT.search(self.segment or ""):
+        canonical = known and self.authority == _canonical_authority(self.authority, self.scheme)
+        segment = "" if self.segment is None else self.segment or "/"  # an empty one is as wrong as a slash
+        if not canonical or _NOT_SEGMENT.search(segment) or _BAD_ESCAPE.search(segment):
             raise NameMisuse("U4", f"{self!r} is no resolver; use Resolver.parse for text from outside")
 
     @classmethod
@@ -88,13 +107,15 @@ class Resolver:
         scheme, mark, rest = text.partition("://")
         scheme = scheme.lower()
         if not mark or scheme not in _DEFAULT_PORT:
-            raise InvalidName("U4", f"a resolver is named as http(s)://HOST[/SEGMENT]; {text!r} is not")
+            raise InvalidName("U4", f"a resolver is named as http(s)://HOST[/SEGMENT]; {quoted(text)} is not")
         authority, _, segment = rest.partition("/")
         authority = _canonical_authority(authority, scheme)
+        start = len(text) - len(segment)
         segment = segment.removesuffix("/")
         if found := _NOT_SEGMENT.search(segment):
             message = f"{show(found.group())} cannot stand in the one segment a resolver may require"
-            raise InvalidName("U4", message, position=text.rindex(found.group()), character=found.group())
+            raise InvalidName("U4", message, position=start + found.start(), character=found.group())
+        check_escapes(text, start, start + len(segment))
         return cls(authority, segment or None, scheme)
 
     def __str__(self) -> str:
@@ -124,10 +145,10 @@ def parse_uri(text: str, resolvers: Sequence[Resolver] = ()) -> Reference:
     """
     if _HDL.match(text):
         if text.startswith("//", 4):
-            return _read(text, 6, _NOT_REG_NAME)
-        return _read(text, 4, _NOT_SEGMENT)
+            return _read(text, 6, _AFTER_HOST, _NOT_REG_NAME)
+        return _read(text, 4, _AFTER_PATH, _NOT_SEGMENT)
     if _HTTP.match(text):
-        return _read(text, _path_start(text, resolvers), _NOT_SEGMENT)
+        return _read(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT)
     message = 'a URI of a handle begins with "hdl:" or with the address of a known resolver'
     raise InvalidName("U7", message, position=0)
 
@@ -138,27 +159,28 @@ def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, 
     authority, slash, path = rest.partition("/")
     authority = authority.lower().removesuffix(_DEFAULT_PORT[scheme.lower()])
     start = len(text) - len(path)
-    for resolver in resolvers:
-        if not slash or authority != resolver.authority:
-            continue
-        if resolver.segment is None:
-            return resolver, start
-        if path.startswith(resolver.segment + "/"):
+    here = [resolver for resolver in resolvers if slash and authority == resolver.authority]
+    for resolver in here:
+        # One that requires a segment says more, so it comes first wherever it stands in the list.
+        if resolver.segment is not None and path.startswith(resolver.segment + "/"):
             return resolver, start + len(resolver.segment) + 1
-    return None
+    return next(((resolver, start) for resolver in here if resolver.segment is None), None)
 
 
 def read_handle(text: str, start: int, slash: int, end: int) -> Handle:
     """Percent-decode `text[start:end]` once, prefix and suffix apart, to a legal handle.
 
-    `slash` is where the separator stands. Positions in errors are those in the whole text.
+    `slash` is where the separator stands; bad escapes have been refused before. Positions in errors are those in the
+    whole text.
     """
     prefix, suffix = text[start:slash], text[slash + 1 : end]
-    if "%" in prefix or "%" in suffix:
-        prefix, suffix = _decode(text, start, slash), _decode(text, slash + 1, end)
+    if "%" in prefix:
+        prefix = _decode(text, start, slash)
         if "/" in prefix:
             position = _written_at(text, start, end, prefix.index("/"))
             raise InvalidName("H2", "%2F in the prefix: a prefix holds no slash", position=position, character="/")
+    if "%" in suffix:
+        suffix = _decode(text, slash + 1, end)
     try:
         return Handle.parse(f"{prefix}/{suffix}")
     except InvalidName as problem:
@@ -185,52 +207,72 @@ def _path_start(text: str, resolvers: Sequence[Resolver]) -> int:
     raise InvalidName("U4", f"this is not the address of a known resolver ({known} known)", position=0)
 
 
-def _read(text: str, start: int, not_prefix: re.Pattern[str]) -> Reference:
+def _read(text: str, start: int, form: re.Pattern[str], not_prefix: re.Pattern[str]) -> Reference:
     """Read NA/LOCAL with its tail from `start` on."""
+    found = form.fullmatch(text, start)
+    if found is None:
+        raise _objection(text, start, not_prefix)
+    query, fragment = found.group(3, 4)
+    return Reference(read_handle(text, start, found.end(1), found.end(2)), query, fragment)
+
+
+def _objection(text: str, start: int, not_prefix: re.Pattern[str]) -> InvalidName:
+    """What is wrong with a text that does not follow the grammar from `start` on."""
     end, query, fragment = split_tail(text, start)
     slash = text.find("/", start, end)
     if slash < 0:
-        raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
+        return InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
     if slash == start:
-        raise InvalidName("H1", 'the prefix (before the "/") is empty', position=start)
+        return InvalidName("H1", 'the prefix (before the "/") is empty', position=start)
     extra = text.find("/", slash + 1, end)
     if extra >= 0:
         message = 'after the prefix there is one segment only; a "/" inside the suffix is written %2F'
-        raise InvalidName("U5", message, position=extra, character="/")
-    _check(text, start, slash, not_prefix)
-    _check(text, slash + 1, end, _NOT_SEGMENT)
-    if query is not None:
-        _check(text, end + 1, end + 1 + len(query), _NOT_QUERY)
-    if fragment is not None:
-        _check(text, len(text) - len(fragment), len(text), _NOT_QUERY)
-    return Reference(read_handle(text, start, slash, end), query, fragment)
+        return InvalidName("U5", message, position=extra, character="/")
+    parts = (
+        (start, slash, not_prefix),
+        (slash + 1, end, _NOT_SEGMENT),
+        (end + 1, end + 1 + len(query or ""), _NOT_QUERY),
+        (len(text) - len(fragment or ""), len(text), _NOT_QUERY),
+    )
+    return next(wrong for part in parts if (wrong := _misplaced(text, *part) or _bad_escape(text, *part[:2])))
 
 
-def _check(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> None:
-    """Refuse characters and escapes that the grammar does not allow in `text[start:end]`."""
-    if found := forbidden.search(text, start, end):
-        character = found.group()
-        written = quote(character, safe="", errors="replace")
-        message = f"{show(character)} must be percent-encoded here, as {written}"
-        raise InvalidName("U5", message, position=found.start(), character=character)
-    check_escapes(text, start, end)
+def _misplaced(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> InvalidName | None:
+    """The objection to the first forbidden character in `text[start:end]`."""
+    found = forbidden.search(text, start, end)
+    if found is None:
+        return None
+    character = found.group()
+    surrogate = "\ud800" <= character <= "\udfff"
+    advice = "has no UTF-8 form" if surrogate else f"must be percent-encoded here, as {quote(character, safe='')}"
+    return InvalidName("U5", f"{show(character)} {advice}", position=found.start(), character=character)
+
+
+def _bad_escape(text: str, start: int, end: int) -> InvalidName | None:
+    """The objection to the first "%" in `text[start:end]` that does not begin an escape."""
+    found = _BAD_ESCAPE.search(text, start, end)
+    if found is None:
+        return None
+    message = '"%" must be followed by two hexadecimal digits; a "%" of the name itself is written %25'
+    return InvalidName("U5", message, position=found.start(), character="%")
 
 
 def check_escapes(text: str, start: int, end: int) -> None:
     """Refuse a "%" in `text[start:end]` that does not begin an escape."""
-    if found := _BAD_ESCAPE.search(text, start, end):
-        message = '"%" must be followed by two hexadecimal digits; a "%" of the name itself is written %25'
-        raise InvalidName("U5", message, position=found.start(), character="%")
+    if objection := _bad_escape(text, start, end):
+        raise objection
 
 
 def _decode(text: str, start: int, end: int) -> str:
-    check_escapes(text, start, end)
-    raw = text[start:end]
-    try:
-        return unquote(raw, errors="strict")
-    except UnicodeDecodeError:
-        message = f"the escapes in {raw!r} do not decode to UTF-8, the only encoding names have"
-        raise InvalidName("U5", message, position=start + raw.index("%"), character="%") from None
+    def decode(escapes: re.Match[str]) -> str:
+        try:
+            return bytes.fromhex(escapes.group().replace("%", "")).decode()
+        except UnicodeDecodeError as error:
+            message = f"the escapes {quoted(escapes.group())} do not decode to UTF-8, the only encoding names have"
+            position = start + escapes.start() + 3 * error.start
+            raise InvalidName("U5", message, position=position, character="%") from None
+
+    return _ESCAPES.sub(decode, text[start:end])
 
 
 def _written_at(text: str, start: int, end: int, index: int) -> int:
@@ -241,5 +283,5 @@ def _written_at(text: str, start: int, end: int, index: int) -> int:
 
 def _canonical_authority(authority: str, scheme: str) -> str:
     if not _AUTHORITY.fullmatch(authority):
-        raise InvalidName("U4", f"{authority!r} is not a host with an optional port")
+        raise InvalidName("U4", f"{quoted(authority)} is not a host with an optional port")
     return authority.lower().removesuffix(_DEFAULT_PORT[scheme])

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, show
 from .handle import Handle
-from .scheme import Details, Source
+from .scheme import Details, Source, check_count
 
 Version = Literal[1, 4, 7]
 
@@ -62,6 +62,7 @@ class UuidText:
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """New UUIDs."""
+        check_count(count)
         return [str(make_uuid(self.version, source)) for _ in range(count)]
 
     def validate(self, handle: Handle) -> None:
@@ -76,6 +77,7 @@ class UuidText:
 
     def describe(self, handle: Handle) -> Details:
         """The kind of UUID; None if it is of no standard kind."""
+        self.validate(handle)
         return {"version": UUID(handle.suffix).version}
 
 

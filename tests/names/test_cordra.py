@@ -1,0 +1,174 @@
+"""CORDRA identifiers: numeric authority, 32 hexadecimal digits, query and fragment kept exact."""
+
+from uuid import RFC_4122, UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Cordra, CordraName, Handle, InvalidName, Reference, cordra, parse_uri
+from tests.names.support import NOON, World, attempt, facts, misused, refused
+from tests.strategies import authorities, hexadecimal, queries, texts
+
+PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
+
+
+@pytest.mark.parametrize(
+    ("name", "normal"),
+    [
+        ("2000.01/EEF4DF17361A42E2B975E554663B70C3", "2000.01/EEF4DF17361A42E2B975E554663B70C3"),
+        ("2000.01/FFEE9F72B00C4189B137ECD34188B94E", "2000.01/FFEE9F72B00C4189B137ECD34188B94E"),
+        ("100.102/F58FB49EB1F848f0A606E84CEF294BE5", f"100.102/{PATH}"),
+        (f"100.102/{PATH.lower()}", f"100.102/{PATH}"),
+        (f"0/{'0' * 32}", f"0/{'0' * 32}"),
+    ],
+)
+def test_c1_c2_c4_the_vectors_are_valid_and_normalise_to_capitals(name: str, normal: str) -> None:
+    handle = Handle.parse(name)
+    Cordra().validate(handle)
+    assert str(Cordra().normalise(handle)) == normal
+    assert CordraName.parse(handle).path == normal.partition("/")[2]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "rule", "position", "character"),
+    [
+        ("10.x", PATH, "C1", 3, "x"),
+        ("10.\u0661", PATH, "C1", 3, "\u0661"),
+        ("10..1", PATH, "C1", 3, "."),
+        (".10", PATH, "C1", 0, "."),
+        ("10.", PATH, "C1", 2, "."),
+        ("10.1", PATH[:-1], "C2", 5 + 31, None),
+        ("10.1", PATH + "0", "C2", 5 + 32, None),
+        ("10.1", PATH[:-1] + "G", "C2", 5 + 31, "G"),
+        ("10.1", "f58fb49e-b1f8-48f0-a606-e84cef294be5", "C2", 5 + 8, "-"),
+        ("10.1", PATH[:4] + "\uff21" + PATH[5:], "C2", 5 + 4, "\uff21"),
+        ("10.1", "?q", "C2", 5, None),
+        ("10.1", PATH + "/x", "C2", 5 + 32, "/"),
+        ("10.1", PATH + "?a b", "C2", 5 + 34, " "),
+        ("10.1", PATH + "?%zz", "C2", 5 + 33, "%"),
+        ("10.1", PATH + "?a%4", "C2", 5 + 34, "%"),
+        ("10.1", PATH + "#é", "C2", 5 + 33, "é"),
+        ("10.1", PATH + "?a#b#c", "C2", 5 + 36, "#"),
+        ("10.1", PATH + "\n", "C2", 5 + 32, "\n"),
+    ],
+)
+def test_c1_c2_what_is_no_cordra_identifier_is_refused_with_its_place(
+    prefix: str, suffix: str, rule: str, position: int, character: str | None
+) -> None:
+    handle = Handle(prefix, suffix)
+    for method in (CordraName.parse, Cordra().validate, Cordra().normalise, Cordra().describe):
+        assert facts(refused(method, handle)) == (rule, position, character)
+
+
+@pytest.mark.parametrize(
+    ("tail", "query", "fragment"),
+    [
+        ("", None, None),
+        ("?", "", None),
+        ("#", None, ""),
+        ("?aB=%c3/?", "aB=%c3/?", None),
+        ("?q#fG", "q", "fG"),
+        ("#f?x/", None, "f?x/"),
+    ],
+)
+def test_c2_c4_query_and_fragment_are_told_apart_and_stay_exact(
+    tail: str, query: str | None, fragment: str | None
+) -> None:
+    name = CordraName.parse(Handle("100.102", PATH.lower() + tail))
+    assert name == CordraName("100.102", PATH, query, fragment)
+    assert name.handle == Handle("100.102", PATH + tail)
+    assert name.bare == Handle("100.102", PATH)
+    assert Cordra().describe(name.handle) == {
+        "path": PATH,
+        "query": query,
+        "fragment": fragment,
+        "uuid": "f58fb49e-b1f8-48f0-a606-e84cef294be5",
+    }
+
+
+def test_u6_joining_query_and_fragment_is_one_explicit_function() -> None:
+    reference = parse_uri(f"hdl:100.102/{PATH}?a=%41#B")
+    assert reference.handle == Handle("100.102", PATH)
+    joined = cordra.join(reference)
+    assert joined == Handle("100.102", f"{PATH}?a=%41#B")
+    assert CordraName.parse(joined).query == "a=%41"
+    assert cordra.join(Reference(Handle("100.102", PATH))) == Handle("100.102", PATH)
+
+
+def test_c3_version_4_is_the_default_and_all_its_bits_are_random_but_six() -> None:
+    for octet in (0x00, 0xFF, 0xA5):
+        (path,) = Cordra().mint(World().source(octet))
+        uuid = UUID(path)
+        assert (uuid.version, uuid.variant) == (4, RFC_4122)
+        fixed = 0xF << 76 | 0x3 << 62
+        assert uuid.int & ~fixed == int.from_bytes(bytes([octet] * 16), "big") & ~fixed
+
+
+@pytest.mark.parametrize("octet", [0x00, 0xFE, 0xFF])
+def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(octet: int) -> None:
+    (path,) = Cordra(version=1).mint(World().source(octet))
+    uuid = UUID(path)
+    assert (uuid.version, uuid.variant) == (1, RFC_4122)
+    assert uuid.time == NOON * 10_000 + 0x01B21DD213814000
+    assert uuid.node >> 40 & 1, "the multicast bit is set"
+    assert uuid.node == int.from_bytes(bytes([octet] * 6), "big") | 1 << 40
+    assert uuid.clock_seq == (octet << 8 | octet) & 0x3FFF
+
+
+def test_c3_what_is_minted_is_valid_in_capitals_without_hyphens() -> None:
+    for scheme in (Cordra(), Cordra(version=1)):
+        minted = scheme.mint(World().source(0xAB), 3)
+        assert len(minted) == 3
+        for path in minted:
+            handle = Handle("100.102", path)
+            assert scheme.normalise(handle) == handle
+            assert "-" not in path
+    assert Cordra().mint(World().source(), 0) == []
+
+
+def test_c3_other_versions_are_no_dce_uuids() -> None:
+    for version in (0, 2, 7, "4"):
+        assert misused(Cordra, version).rule == "C3"
+
+
+@given(authorities(), hexadecimal(32), queries(), queries())
+def test_c1_c2_c4_parse_and_handle_are_inverse(
+    authority: str, path: str, query: str | None, fragment: str | None
+) -> None:
+    handle = cordra.join(Reference(Handle(authority, path), query, fragment))
+    name = CordraName.parse(handle)
+    assert name == CordraName(authority, path.upper(), query, fragment)
+    assert CordraName.parse(name.handle) == name
+    assert Cordra().normalise(handle) == Cordra().normalise(Cordra().normalise(handle)) == name.handle
+
+
+@given(authorities() | texts(), texts() | st.builds(str.__add__, hexadecimal(32), texts()))
+def test_c2_an_arbitrary_suffix_is_refused_properly_or_is_kept(prefix: str, suffix: str) -> None:
+    handle = Handle(prefix.replace("/", "") or "1", suffix or "x")
+    answer = attempt(CordraName.parse, handle)
+    if isinstance(answer, InvalidName):
+        assert answer.position is not None
+        assert answer.character in {None, f"{handle} "[answer.position]}
+    else:
+        assert str(answer.handle).upper() == str(handle).upper()
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        Handle("10.x", "0" * 32),
+        Handle("10.1", "x"),
+        Handle("10.1", "0" * 32 + "?own"),
+        Handle("10.1", "0" * 32 + "#own"),
+    ],
+)
+def test_u6_query_and_fragment_join_only_a_bare_cordra_identifier(handle: Handle) -> None:
+    assert refused(cordra.join, Reference(handle, "q")).rule in {"C1", "C2"}
+
+
+def test_u6_what_is_joined_obeys_the_length_of_handles() -> None:
+    bare = Handle("10.1", "0" * 32)
+    room = 2048 - len(str(bare)) - 1
+    assert len(str(cordra.join(Reference(bare, "q" * room)))) == 2048
+    assert refused(cordra.join, Reference(bare, "q" * (room + 1))).rule == "H9"

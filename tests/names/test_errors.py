@@ -1,0 +1,149 @@
+"""Errors say whose doing it was, which rule, where and which character, in words a librarian understands."""
+
+import ast
+import copy
+import pickle
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perseid import names
+from perseid.names import Handle, InvalidName, NameMisuse, NameProblem, Pattern, parse_human, parse_uri, pilin
+from perseid.names.errors import MAX_QUOTED, quoted, show
+from tests.names.support import refused
+
+PACKAGE = Path(names.__file__).parent
+SIDES: list[type[NameProblem]] = [InvalidName, NameMisuse]
+
+
+def rules() -> dict[str, dict[str, str]]:
+    return tomllib.loads((PACKAGE / "rules.toml").read_text())
+
+
+def raised_rules() -> set[str]:
+    """The rule ids that the package's modules give to errors, read from their source."""
+    found = set()
+    for path in PACKAGE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {*names.__all__}:
+                if node.func.id not in {side.__name__ for side in SIDES}:
+                    continue
+                rule = node.args[0]
+                assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: the rule is not written out"
+                assert isinstance(rule.value, str)
+                found.add(rule.value)
+    return found
+
+
+def test_every_rule_that_an_error_cites_is_explained() -> None:
+    cited = raised_rules()
+    assert {"H1", "H9", "P6", "C2", "U7"} <= cited
+    assert cited - rules().keys() == set()
+
+
+def test_every_explanation_has_a_title_and_a_sentence() -> None:
+    for rule, explanation in rules().items():
+        assert explanation.keys() == {"title", "text"}, rule
+        assert explanation["text"].endswith("."), rule
+
+
+def test_the_two_sides_are_told_apart_and_share_a_base() -> None:
+    assert issubclass(InvalidName, NameProblem)
+    assert issubclass(NameMisuse, NameProblem)
+    assert not issubclass(InvalidName, NameMisuse)
+    assert not issubclass(NameMisuse, InvalidName)
+    assert issubclass(NameProblem, ValueError)
+
+
+def test_the_base_refuses_to_be_raised() -> None:
+    with pytest.raises(TypeError, match="whose doing"):
+        raise NameProblem("H1", "nobody's fault")
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_error_carries_rule_message_position_and_character(side: type[NameProblem]) -> None:
+    problem = side("H3", "so it is", position=4, character="x")
+    assert (problem.rule, problem.message, problem.position, problem.character) == ("H3", "so it is", 4, "x")
+    assert str(problem) == "at character 5: so it is (rule H3)"
+    bare = side("H9", "too long")
+    assert (bare.position, bare.character) == (None, None)
+    assert str(bare) == "too long (rule H9)"
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_error_survives_the_way_between_processes(side: type[NameProblem]) -> None:
+    problem = side("H3", "so it is", position=0, character="\ud800")
+    for other in (pickle.loads(pickle.dumps(problem)), copy.copy(problem), copy.deepcopy(problem)):
+        assert type(other) is side
+        assert vars(other) == vars(problem)
+        assert (other.args, str(other)) == (problem.args, str(problem))
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_problem_can_be_moved_to_its_place_in_a_longer_text(side: type[NameProblem]) -> None:
+    problem = side("H3", "so it is", position=1, character="x")
+    moved = problem.moved_to(9)
+    assert type(moved) is side
+    assert (moved.rule, moved.message, moved.position, moved.character) == ("H3", "so it is", 9, "x")
+    assert moved.moved_to(None).position is None
+    assert problem.position == 1
+
+
+@pytest.mark.parametrize(
+    ("character", "shown"),
+    [
+        ("x", '"x" (U+0078)'),
+        ("ß", '"ß" (U+00DF)'),
+        (" ", "U+0020"),
+        ("\n", "U+000A"),
+        ("\u00a0", "U+00A0"),
+        ("\u202e", "U+202E"),
+        ("\ud800", "U+D800"),
+        ("\U0001f600", '"\U0001f600" (U+1F600)'),
+    ],
+)
+def test_a_character_is_shown_so_that_nobody_mistakes_it(character: str, shown: str) -> None:
+    assert show(character) == shown
+
+
+def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
+    assert quoted("it's\n\ud800") == '"it\'s\\n\\ud800"'
+    assert quoted("x" * MAX_QUOTED) == repr("x" * MAX_QUOTED)
+    assert quoted("x" * (MAX_QUOTED + 1)) == repr("x" * MAX_QUOTED + "…")
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "sentence"),
+    [
+        (Handle.parse, "10.1", 'at character 5: a handle is prefix "/" suffix, but there is no "/" (rule H1)'),
+        (
+            Handle.parse,
+            "10.1/a\u202eb",
+            "at character 7: U+202E changes the direction of writing, so that the name would not be what it looks like (rule H3)",  # noqa: E501
+        ),
+        (
+            pilin.decode,
+            "D7J1GODQH",
+            'at character 6: "O" (U+004F) is not in the PILIN alphabet; did you mean the digit 0? (rule P7)',
+        ),
+        (
+            parse_uri,
+            "hdl:10.1/a/b",
+            'at character 11: after the prefix there is one segment only; a "/" inside the suffix is written %2F (rule U5)',  # noqa: E501
+        ),
+        (
+            parse_human,
+            "https://unknown.example/10.1/x",
+            "at character 1: 'unknown.example' is not the address of a known resolver (rule U4)",
+        ),
+        (
+            Pattern("TR-dd").parse,
+            "TR-0x",
+            'at character 5: "x" (U+0078) stands where the template TR-dd has a digit (rule P8)',
+        ),
+    ],
+)
+def test_the_words_tell_a_librarian_what_is_wrong_and_where(call: object, text: str, sentence: str) -> None:
+    assert callable(call)
+    assert str(refused(call, text)) == sentence

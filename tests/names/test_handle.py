@@ -1,0 +1,201 @@
+"""Handles: their form, their characters, their length, and which spellings are one name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import MAX_OCTETS, PROFILE_CASE_RULES, CaseRule, Handle, InvalidName
+from tests.names.support import attempt, facts, misused, refused
+from tests.strategies import handles, texts
+
+# One of each class at both ends of its range, with words from its explanation.
+REFUSED_CHARACTERS = [
+    *((character, "control character") for character in "\x00\x09\x1f\x7f\x80\x9f"),
+    *((character, "surrogate") for character in "\ud800\udbff\udc00\udfff"),
+    *((character, "separator") for character in "\u2028\u2029"),
+    *((character, "direction of writing") for character in "\u202a\u202e\u2066\u2069"),
+    *((character, "never a character") for character in "\ufdd0\ufdef\ufffe\uffff"),
+    *((character, "Basic Multilingual Plane") for character in "\U00010000\U0001f600\U0010ffff"),
+    *((character, "not assigned in Unicode") for character in "\u0378\u1fff\ufe53"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix", "suffix"),
+    [
+        ("10.1/x", "10.1", "x"),
+        ("102.100.272/2RDV0T0QH", "102.100.272", "2RDV0T0QH"),
+        ("10.1/a/b//c/", "10.1", "a/b//c/"),
+        ("10.1//", "10.1", "/"),
+        ("0.NA/102.100.272", "0.NA", "102.100.272"),
+        ("10.1/%41?q#f", "10.1", "%41?q#f"),
+        ("10.1/zwei Wörter – 漢字", "10.1", "zwei Wörter – 漢字"),
+    ],
+)
+def test_h1_the_first_slash_separates_and_nothing_is_decoded(text: str, prefix: str, suffix: str) -> None:
+    handle = Handle.parse(text)
+    assert (handle.prefix, handle.suffix, str(handle)) == (prefix, suffix, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "position", "words"),
+    [
+        ("", "H1", 0, "empty"),
+        ("10.1", "H1", 4, 'no "/"'),
+        ("/", "H1", 0, "prefix"),
+        ("/x", "H1", 0, "prefix"),
+        ("10.1/", "H1", 5, "suffix"),
+        (".1/x", "H2", 0, "empty segment"),
+        ("10./x", "H2", 2, "empty segment"),
+        ("10..1/x", "H2", 3, "empty segment"),
+        ("./x", "H2", 0, "empty segment"),
+    ],
+)
+def test_h1_h2_a_missing_part_is_named_with_its_place(text: str, rule: str, position: int, words: str) -> None:
+    problem = refused(Handle.parse, text)
+    assert (problem.rule, problem.position) == (rule, position)
+    assert words in problem.message
+
+
+@pytest.mark.parametrize(("character", "words"), REFUSED_CHARACTERS, ids=ascii)
+def test_h3_a_refused_character_is_named_with_its_position(character: str, words: str) -> None:
+    for text in (f"10.1/ab{character}c", f"10.1/é{character}", f"1{character}0/x"):
+        problem = refused(Handle.parse, text)
+        assert facts(problem) == ("H3", text.index(character), character)
+        assert words in problem.message
+        assert f"U+{ord(character):04X}" in problem.message
+
+
+def test_h3_of_several_refused_characters_the_first_is_named() -> None:
+    assert facts(refused(Handle.parse, "10.1/a\u202eb\x00\ufdd0")) == ("H3", 6, "\u202e")
+
+
+@pytest.mark.parametrize("blank", [" ", "\u00a0", "\u1680", "\u2003", "\u202f", "\u3000"], ids=ascii)
+def test_h3_blanks_stand_inside_but_not_at_the_ends(blank: str) -> None:
+    assert Handle.parse(f"10{blank}1/a{blank}{blank}b").suffix == f"a{blank}{blank}b"
+    for text, position in ((f"{blank}10/x", 0), (f"10{blank}/x", 2), (f"10/{blank}x", 3), (f"10/x{blank}", 4)):
+        problem = refused(Handle.parse, text)
+        assert facts(problem) == ("H3", position, blank)
+        assert "blank" in problem.message
+
+
+@pytest.mark.parametrize("text", ["10.1/a\u202eb", "10..1/x", "10.1/x ", "10.1/\u0378", "10.1/\U0001f600", "10.1/\x00"])
+def test_h3_lookup_asks_for_it_and_import_keeps_and_reports_it(text: str) -> None:
+    for name in (text, text.encode()):
+        found = Handle.for_lookup(name)
+        assert found is not None
+        assert str(found) == text
+        handle, problem = Handle.imported(name)
+        assert str(handle) == text
+        assert problem is not None
+        assert facts(problem) == facts(refused(Handle.parse, text))
+
+
+def test_h3_import_of_a_legal_name_reports_nothing() -> None:
+    assert Handle.imported("10.1/é") == (Handle("10.1", "é"), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("", "H1"), ("10.1", "H1"), ("/x", "H1"), ("10.1/", "H1"), ("10.1/\udc00", "H4"), (b"10.1/\xff", "H4")],
+)
+def test_h1_h4_under_what_no_record_can_be_kept_nothing_is_found_or_imported(name: str | bytes, rule: str) -> None:
+    assert Handle.for_lookup(name) is None
+    assert refused(Handle.imported, name).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("octets", "octet"),
+    [(b"10.1/\xff", 6), (b"10.1/\xc3", 6), (b"10.1/ab\xc0\xaf", 8), (b"\xed\xa0\x80/x", 1), (b"1/\xf4\x90\x80\x80", 3)],
+)
+def test_h4_malformed_utf_8_is_refused_naming_the_octet(octets: bytes, octet: int) -> None:
+    problem = refused(Handle.from_octets, octets)
+    assert problem.rule == "H4"
+    assert f"octet {octet} " in problem.message
+
+
+def test_h4_a_surrogate_has_no_octets_and_is_named() -> None:
+    assert facts(refused(Handle.imported, "10.1/ab\udc41")) == ("H4", 7, "\udc41")
+
+
+def test_h4_the_octets_are_utf_8() -> None:
+    assert Handle("10.1", "é漢").to_octets() == b"10.1/\xc3\xa9\xe6\xbc\xa2"
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "漢"])
+def test_h9_the_limit_counts_octets_and_is_exact(letter: str) -> None:
+    width = len(letter.encode())
+    longest = "10/" + "y" * ((MAX_OCTETS - 3) % width) + letter * ((MAX_OCTETS - 3) // width)
+    assert len(longest.encode()) == MAX_OCTETS == 2048
+    assert str(Handle.parse(longest)) == longest
+    assert Handle.for_lookup(longest) is not None
+    for name in (longest + "x", (longest + "x").encode()):
+        assert Handle.for_lookup(name) is None
+        assert refused(Handle.imported, name).rule == "H9"
+    problem = refused(Handle.parse, longest + "x")
+    assert problem.rule == "H9"
+    assert "2,049" in problem.message
+
+
+def test_h5_an_insensitive_namespace_folds_ascii_letters_only() -> None:
+    key = CaseRule.INSENSITIVE.key
+    assert key(Handle.parse("10.a/aBcZz09")) == key(Handle.parse("10.A/AbCzZ09"))
+    # The last three are the dotless i, the long s and the Kelvin sign.
+    for one, other in (("é", "É"), ("ß", "SS"), ("İ", "i"), ("\u0131", "I"), ("\u017f", "s"), ("\u212a", "k")):
+        assert key(Handle.parse(f"10/x{one}")) != key(Handle.parse(f"10/x{other}"))
+        assert key(Handle.parse(f"10/x{one}")) == f"10/X{one}"
+
+
+def test_h5_a_sensitive_namespace_folds_the_prefix_only() -> None:
+    key = CaseRule.SENSITIVE.key
+    assert key(Handle.parse("10.a/x")) == key(Handle.parse("10.A/x")) == "10.A/x"
+    assert key(Handle.parse("10.a/x")) != key(Handle.parse("10.a/X"))
+
+
+@pytest.mark.parametrize("rule", CaseRule)
+@pytest.mark.parametrize("prefix", ["0.NA", "0.na", "0.Na"])
+def test_h5_everything_under_0_na_folds_always(rule: CaseRule, prefix: str) -> None:
+    assert Handle(prefix, "10.abc").is_prefix_handle
+    assert rule.key(Handle(prefix, "10.abc")) == "0.NA/10.ABC"
+
+
+def test_h5_the_built_in_profiles_declare_their_rule() -> None:
+    insensitive = {name for name, rule in PROFILE_CASE_RULES.items() if rule is CaseRule.INSENSITIVE}
+    assert insensitive == {"pilin", "cordra", "free"}
+    assert PROFILE_CASE_RULES["exact"] is CaseRule.SENSITIVE
+
+
+def test_the_handle_of_a_prefix_stands_under_0_na() -> None:
+    handle = Handle.parse("102.100.272/2RDV0T0QH")
+    assert not handle.is_prefix_handle
+    assert handle.prefix_handle == Handle("0.NA", "102.100.272")
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), [("", "x"), ("10", ""), ("10/1", "x")])
+def test_h1_a_program_cannot_make_a_handle_that_would_read_back_as_another(prefix: str, suffix: str) -> None:
+    assert misused(Handle, prefix, suffix).rule == "H1"
+
+
+@given(handles())
+def test_h1_h3_h4_every_legal_handle_survives_text_and_octets(handle: Handle) -> None:
+    assert Handle.parse(str(handle)) == handle
+    assert Handle.from_octets(handle.to_octets()) == handle
+    assert Handle.for_lookup(handle.to_octets()) == handle
+    assert Handle.imported(str(handle)) == (handle, None)
+
+
+@given(handles())
+def test_h5_folding_changes_no_more_than_the_case_of_ascii_letters(handle: Handle) -> None:
+    expected = "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in str(handle))
+    assert CaseRule.INSENSITIVE.key(handle) == expected
+
+
+@given(texts() | st.binary(max_size=80))
+def test_h3_h4_arbitrary_input_is_refused_properly_or_taken_literally(name: str | bytes) -> None:
+    found = Handle.for_lookup(name)
+    answer = attempt(Handle.from_octets if isinstance(name, bytes) else Handle.parse, name)
+    if isinstance(answer, InvalidName):
+        assert answer.position is None or 0 <= answer.position <= len(name)
+    else:
+        assert found == answer
+        assert (answer.to_octets() if isinstance(name, bytes) else str(answer)) == name

@@ -1,0 +1,149 @@
+"""Names as people type and paste them: every form, its slips, and a bare handle literally."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from perseid.names import (
+    KNOWN_RESOLVERS,
+    Handle,
+    InvalidName,
+    Reference,
+    Resolver,
+    parse_human,
+    to_host,
+    to_http,
+    to_path,
+)
+from tests.names.support import attempt, facts, refused
+from tests.strategies import BLANK, handles, references, texts
+
+BLANKS = st.text(st.sampled_from([*sorted(BLANK), "\t", "\r", "\n"]), max_size=4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.1/a/b",
+        "hdl:10.1/a/b",
+        "HDL:10.1/a/b",
+        "hdl:/10.1/a/b",
+        "hdl://10.1/a/b",
+        "hdl: 10.1/a/b",
+        "hdl:10.1/a%2Fb",
+        "hdl:10.1/a%2fb",
+        "doi:10.1/a/b",
+        "DOI: 10.1/a/b",
+        "doi:/10.1/a/b",
+        "info:hdl/10.1/a/b",
+        "info:doi/10.1/a/b",
+        "INFO:HDL/10.1/a/b",
+        "http://hdl.handle.net/10.1/a/b",
+        "https://hdl.handle.net/10.1/a/b",
+        "https://HDL.Handle.net:443/10.1/a%2Fb",
+        "https://doi.org/10.1/a/b",
+        "http://dx.doi.org/10.1/a/b",
+        "http://hld.handle.net/10.1/a/b",
+        "http://resolver.net.au/hdl/10.1/a/b",
+        "http://arrow.resolver.au.gov:2641/hdl/10.1/a/b",
+    ],
+)
+def test_u7_every_form_that_people_use_names_the_same_handle(text: str) -> None:
+    for typed in (text, f"  {text}\n", f"\u3000{text}\t\u00a0"):
+        assert parse_human(typed) == Reference(Handle("10.1", "a/b"))
+
+
+@pytest.mark.parametrize("suffix", ["a?b", "a#b", "?q=1#f", "100%", "%41", "%2F", "%zz", "%FF", "a%252Fb", "a b", "é"])
+def test_u7_a_bare_handle_is_literal(suffix: str) -> None:
+    assert parse_human(f"10.1/{suffix}") == Reference(Handle("10.1", suffix))
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "query", "fragment"),
+    [
+        ("hdl:10.1/%2541", "%41", None, None),
+        ("hdl:10.1/a%252Fb", "a%2Fb", None, None),
+        ("doi:10.1/%25zz", "%zz", None, None),
+        ("https://doi.org/10.1/%25FF/x", "%FF/x", None, None),
+        ("hdl:10.1/é%C3%A9 b", "éé b", None, None),
+        ("hdl:10.1/[x]<y>", "[x]<y>", None, None),
+        ("hdl:10.1/x?a=%41#f", "x", "a=%41", "f"),
+        ("hdl:10.1/x?", "x", "", None),
+        ("hdl:10.1/x#", "x", None, ""),
+        ("hdl:10.1/x?a b#c#é", "x", "a%20b", "c%23%C3%A9"),
+        ("hdl:10.1/a/b?c/d", "a/b", "c/d", None),
+    ],
+)
+def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
+    text: str, suffix: str, query: str | None, fragment: str | None
+) -> None:
+    assert parse_human(text) == Reference(Handle("10.1", suffix), query, fragment)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "position", "character"),
+    [
+        ("", "H1", 0, None),
+        ("  \t ", "H1", 4, None),
+        ("10.1", "H1", 4, None),
+        ("  10.1/", "H1", 7, None),
+        ("  10..1/x", "H2", 5, "."),
+        (" 10.1/a\u202eb", "H3", 7, "\u202e"),
+        ("10.1/" + "x" * 2044, "H9", None, None),
+        ("hdl:10.1", "H1", 8, None),
+        (" hdl:10.1?a/b", "H1", 9, None),
+        ("hdl:///10.1/x", "H1", 6, None),
+        (" hdl:10.1/%41%zz", "U5", 13, "%"),
+        (" hdl:10.1/é%C3%A9%FF", "U5", 17, "%"),
+        (" doi:1%2F0/x", "H2", 6, "/"),
+        (" doi:10.1/%41\x00", "H3", 13, "\x00"),
+        (" hdl:10.1/\ud800%41", "H3", 10, "\ud800"),
+        ("hdl:10.1/x?%", "U5", 11, "%"),
+        ("hdl:10.1/x?a#%4", "U5", 13, "%"),
+        (" hdl:10.1/x?a\ud800", "H4", 13, "\ud800"),
+        (" hdl:10.1/x?a#\udfffb", "H4", 14, "\udfff"),
+        ("hdl:10.1/" + "x" * 2044, "H9", None, None),
+        (" http://elsewhere.org/10.1/x", "U4", 1, None),
+        ("https://doi.org", "U4", 0, None),
+        (" https://doi.org/10.1/%C3%A9%0A", "H3", 28, "\n"),
+    ],
+    ids=ascii,
+)
+def test_u7_every_error_has_its_place_in_what_was_typed(
+    text: str, rule: str, position: int | None, character: str | None
+) -> None:
+    assert facts(refused(parse_human, text)) == (rule, position, character)
+
+
+def test_u7_an_unknown_resolver_is_named_and_one_may_be_told() -> None:
+    text = "https://id.example.org/hdl/10.1/a/b"
+    assert "id.example.org" in refused(parse_human, text).message
+    assert parse_human(text, [Resolver.parse("https://id.example.org/hdl")]).handle == Handle("10.1", "a/b")
+
+
+@pytest.mark.parametrize("text", ["http\u017f://doi.org/10.1/x", "\u0131nfo:hdl/10.1/x"], ids=ascii)
+def test_u7_letters_outside_ascii_do_not_spell_a_prefix_to_be_cut_off(text: str) -> None:
+    assert str(parse_human(text).handle) == text
+
+
+@given(handles(), BLANKS, BLANKS)
+def test_u7_every_legal_handle_is_read_literally_when_it_stands_bare(handle: Handle, before: str, after: str) -> None:
+    name = str(handle).lower()
+    assume(not name.startswith(("hdl:", "doi:", "info:hdl/", "info:doi/", "http://", "https://")))
+    assert parse_human(f"{before}{handle}{after}") == Reference(handle)
+
+
+@given(references(), st.sampled_from(KNOWN_RESOLVERS))
+def test_u7_u8_every_uri_that_machines_write_is_read_by_people_too(reference: Reference, resolver: Resolver) -> None:
+    for uri in (to_host(reference), to_path(reference), to_http(reference, resolver)):
+        assert parse_human(f" {uri}\n") == reference
+
+
+@given(texts())
+def test_u7_arbitrary_text_is_refused_properly_or_reads_as_a_legal_handle(text: str) -> None:
+    answer = attempt(parse_human, text)
+    if isinstance(answer, InvalidName):
+        assert answer.position is None or 0 <= answer.position <= len(text)
+    else:
+        assert Handle.parse(str(answer.handle)) == answer.handle
+        assert parse_human(to_path(answer)) == answer

@@ -1,0 +1,169 @@
+"""The scheme `pattern`: a site's own template, filled with ascending numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle, InvalidName, NameMisuse, Pattern, check_character
+from tests.names.support import World, attempt, facts, misused, refused
+from tests.strategies import templates, texts
+
+
+@pytest.mark.parametrize(
+    ("template", "number", "suffix"),
+    [
+        ("TR-dddd", 0, "TR-0000"),
+        ("TR-dddd", 1, "TR-0001"),
+        ("TR-dddd", 9999, "TR-9999"),
+        ("ee", 30, "0Z"),
+        ("ee", 31, "10"),
+        ("ee", 960, "ZZ"),
+        ("deK", 31, "10K"),
+        ("d.d_d~d-", 1234, "1.2_3~4-"),
+        ("ddk", 11, "113"),
+        ("d-dk", 11, "1-13"),
+        ("Xdk", 5, "X5" + check_character("X5")),
+    ],
+)
+def test_a_number_and_its_suffix_give_each_other(template: str, number: int, suffix: str) -> None:
+    pattern = Pattern(template)
+    assert pattern.format(number) == suffix
+    assert pattern.parse(suffix) == pattern.parse(suffix.lower()) == number
+
+
+@pytest.mark.parametrize(("template", "capacity"), [("TR-dddd", 10_000), ("eeeek", 923_521), ("de", 310), ("Xdk", 10)])
+def test_a_template_has_room_for_so_many_names_and_no_more(template: str, capacity: int) -> None:
+    pattern = Pattern(template)
+    assert pattern.capacity == capacity
+    assert pattern.parse(pattern.format(capacity - 1)) == capacity - 1
+    for beyond in (-1, capacity):
+        problem = misused(pattern.format, beyond)
+        assert problem.rule == "P4"
+        assert f"{capacity:,}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("template", "position", "character"),
+    [
+        ("", None, None),
+        ("k", 0, "k"),
+        ("dkd", 1, "k"),
+        ("kk", 0, "k"),
+        ("ddkk", 2, "k"),
+        ("Ad", 0, "A"),
+        ("dEd", 1, "E"),
+        ("ddt", 2, "t"),
+        ("d d", 1, " "),
+        ("d/d", 1, "/"),
+        ("d%", 1, "%"),
+        ("dé", 1, "é"),
+        ("d\n", 1, "\n"),
+        ("TR-0001", None, None),
+        ("BCDk", None, None),
+    ],
+)
+def test_p4_a_template_means_something_in_every_place_and_has_no_vowel(
+    template: str, position: int | None, character: str | None
+) -> None:
+    problem = misused(Pattern, template)
+    assert (problem.rule, problem.position, problem.character) == ("P4", position, character)
+
+
+def test_p4_no_minted_name_has_a_vowel() -> None:
+    minted = Pattern("ek").mint(World().source(), 31)
+    assert not set("".join(minted)) & set("AEIOUaeiou")
+
+
+def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> None:
+    longest = "e-" * 29 + "k"
+    assert Pattern(longest).parse(Pattern(longest).format(31**29 - 1)) == 31**29 - 1
+    problem = misused(Pattern, "e" * 30 + "k")
+    assert problem.rule == "P4"
+    assert "30" in problem.message
+    assert Pattern("e" * 30).capacity == 31**30
+
+
+@pytest.mark.parametrize(
+    ("template", "suffix", "rule", "position", "character"),
+    [
+        ("TR-dddd", "TS-0001", "P8", 1, "S"),
+        ("TR-dddd", "TR_0001", "P8", 2, "_"),
+        ("TR-dddd", "TR-00B1", "P8", 5, "B"),
+        ("TR-dddd", "TR-000", "P8", 6, None),
+        ("TR-dddd", "TR-00011", "P8", 7, None),
+        ("TR-dddd", "", "P8", 0, None),
+        ("ee", "0O", "P8", 1, "O"),
+        ("ee", "0\u017f", "P8", 1, "\u017f"),
+        ("dd", "1\u0661", "P8", 1, "\u0661"),
+        ("ddk", "110", "P7", 2, "0"),
+        ("ddk", "11-", "P7", 2, "-"),
+        ("ddk", "11O", "P7", 2, "O"),
+        ("ddk", "11", "P8", 2, None),
+        ("d-dk", "1-1\u017f", "P7", 3, "\u017f"),
+    ],
+)
+def test_what_does_not_follow_the_template_is_refused_with_its_place(
+    template: str, suffix: str, rule: str, position: int, character: str | None
+) -> None:
+    assert facts(refused(Pattern(template).parse, suffix)) == (rule, position, character)
+    if suffix:
+        problem = refused(Pattern(template).validate, Handle("10.1", suffix))
+        assert facts(problem) == (rule, 5 + position, character)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "words"), [("TR-x00", "a digit"), ("TS-000", '"R"'), ("TR-00A", "a PILIN digit"), ("TR-", "6")]
+)
+def test_an_objection_says_what_the_template_has_there(suffix: str, words: str) -> None:
+    message = refused(Pattern("TR-dde").parse, suffix).message
+    assert words in message
+    assert "TR-dde" in message
+
+
+def test_minting_takes_the_next_numbers_and_ends_with_the_template() -> None:
+    source = World().source()
+    pattern = Pattern("dk")
+    assert pattern.mint(source, 0) == []
+    assert pattern.mint(source) == ["00"]
+    assert pattern.mint(source, 9) == [f"{number}{number}" for number in range(1, 10)]
+    assert misused(pattern.mint, source).rule == "P4"
+
+
+def test_a_name_is_normalised_to_capitals_and_tells_its_number() -> None:
+    handle = Handle("10.1", "tr-7t")
+    pattern = Pattern("TR-dT")
+    assert pattern.normalise(handle) == Handle("10.1", "TR-7T")
+    assert pattern.describe(handle) == {"template": "TR-dT", "number": 7, "check": None}
+    checked = Pattern("TR-dk")
+    name = checked.format(7)
+    assert checked.describe(Handle("10.1", name.lower())) == {"template": "TR-dk", "number": 7, "check": name[-1]}
+
+
+@given(templates(), st.data())
+def test_parse_and_format_are_inverse_for_every_template(template: str, data: st.DataObject) -> None:
+    pattern = Pattern(template)
+    number = data.draw(st.integers(0, pattern.capacity - 1))
+    suffix = pattern.format(number)
+    assert len(suffix) == len(template)
+    assert pattern.parse(suffix) == pattern.parse(suffix.lower()) == number
+    handle = Handle("10.1", suffix.lower())
+    assert pattern.normalise(handle) == pattern.normalise(pattern.normalise(handle)) == Handle("10.1", suffix)
+
+
+@given(templates(), texts())
+def test_arbitrary_text_is_refused_properly_or_formats_back_to_itself(template: str, text: str) -> None:
+    answer = attempt(Pattern(template).parse, text)
+    if not isinstance(answer, InvalidName):
+        assert Pattern(template).format(answer) == text.upper()
+
+
+@given(st.text(st.sampled_from("dekDTR0-._~A/ é\n"), max_size=8) | texts())
+def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> None:
+    try:
+        pattern = Pattern(template)
+    except NameMisuse as problem:
+        position = problem.position
+    else:
+        assert pattern.parse(pattern.format(1)) == 1
+        return
+    assert position is None or template[position] not in "de"

@@ -1,0 +1,99 @@
+"""Every requirement of the reference on identifiers is proved by a test that says so, or stands in the table below.
+
+A test says so in its name (`test_h3_…`) or in its docstring (H3). Whoever builds what a requirement asks for moves
+its id from the table to a test.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+COUNTS = {"H": 9, "P": 8, "C": 6, "U": 8, "A": 8, "S": 14}
+REQUIREMENTS = {f"{group}{number}" for group, count in COUNTS.items() for number in range(1, count + 1)}
+ID = re.compile(r"(?<![A-Za-z0-9])[HPCUAS][0-9]{1,2}(?![A-Za-z0-9])")
+
+LATER = {
+    "H7": "later: uniqueness needs the registry",
+    "H8": "later: the records of prefixes need the registry",
+    "P5": "later: minting with several processes needs durable leases",
+    "P8": "later: schemes are enforced at the doors of the registry",
+    "C5": "later: look-up with query and fragment needs the resolver",
+    "C6": "later: the handle protocol needs the server",
+    "A1": "later: authority metadata need records",
+    "A2": "later: public reading needs the resolver",
+    "A3": "later: dates of creation and update need the ledger",
+    "A4": "later: creators and owners need the registry",
+    "A5": "later: the form in a record needs records",
+    "A6": "later: the type registry",
+    "A7": "later: what is not recorded needs records",
+    "A8": "later: enforced at the doors of the registry",
+    "S1": "later: reserving needs the registry",
+    "S2": "later: publishing and updating need the registry",
+    "S3": "later: resolving by type and version needs the resolver",
+    "S4": "later: reverse look-up needs the views",
+    "S5": "later: reports need the views",
+    "S6": "later: checking links",
+    "S7": "later: checking content",
+    "S8": "later: tombstones need the registry",
+    "S9": "later: transfer needs the registry",
+    "S10": "later: citing",
+    "S11": "later: the log of actions needs the ledger",
+    "S12": "later: minting with metadata needs the registry",
+    "S13": "later: namespaces and their policies",
+    "S14": "later: the protocol for added services",
+}
+
+
+def cited(source: str) -> Iterator[tuple[str, str]]:
+    """Each requirement that the test functions of a module cite, with the function's name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            words = {word.upper() for word in node.name.split("_")} & REQUIREMENTS
+            for requirement in words | {*ID.findall(ast.get_docstring(node) or "")}:
+                yield requirement, node.name
+
+
+@pytest.fixture(scope="module")
+def proved() -> dict[str, set[str]]:
+    """The tests that prove each requirement."""
+    found: dict[str, set[str]] = {}
+    for path in TESTS.rglob("test_*.py"):
+        for requirement, test in cited(path.read_text()):
+            found.setdefault(requirement, set()).add(test)
+    return found
+
+
+def test_every_requirement_is_proved_or_later(proved: dict[str, set[str]]) -> None:
+    assert sorted(REQUIREMENTS - proved.keys() - LATER.keys()) == []
+
+
+def test_no_requirement_is_both_proved_and_later(proved: dict[str, set[str]]) -> None:
+    assert {requirement: tests for requirement, tests in proved.items() if requirement in LATER} == {}
+
+
+def test_no_test_and_no_table_cites_a_requirement_that_does_not_exist(proved: dict[str, set[str]]) -> None:
+    assert {requirement: tests for requirement, tests in proved.items() if requirement not in REQUIREMENTS} == {}
+    assert LATER.keys() - REQUIREMENTS == set()
+    assert all(reason.startswith("later: ") for reason in LATER.values())
+
+
+def test_citations_are_read_from_names_and_docstrings_of_tests_only() -> None:
+    source = '''
+"""H1 in a module's docstring does not count."""
+
+def helper_h2() -> None:
+    """H3"""
+
+class TestGroup:
+    def test_h4_u5_something_p(self) -> None:
+        """S14, A1–A2 and rule P3; not XH5, H66X or h7."""
+
+async def test_without_any() -> None:
+    "c1 C2"
+    assert "H8"
+'''
+    assert {requirement for requirement, _ in cited(source)} == {"H4", "U5", "S14", "A1", "A2", "P3", "C2"}

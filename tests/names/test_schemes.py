@@ -1,0 +1,185 @@
+"""Suffix schemes behind one protocol: found by name, given options, recognised by shape."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+from hypothesis import given
+
+from perseid.names import (
+    Cordra,
+    Details,
+    Handle,
+    InvalidName,
+    Pattern,
+    Pilin,
+    PilinCheck,
+    Scheme,
+    Source,
+    UuidText,
+    load_scheme,
+    recognise,
+    scheme_names,
+    schemes,
+)
+from tests.names.support import World, attempt, misused, refused
+from tests.strategies import handles
+
+BUILT_IN = ["pilin", "pilin-check", "cordra", "uuid", "pattern"]
+EVERY_KIND: list[Scheme] = [
+    Pilin(),
+    PilinCheck(),
+    Cordra(),
+    Cordra(version=1),
+    UuidText(),
+    UuidText(version=7),
+    Pattern("TR-dddd"),
+    Pattern("eeeek"),
+]
+PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
+
+
+class Roman:
+    """A third party's scheme."""
+
+    name = "roman"
+
+    def __init__(self, **options: object) -> None:
+        self.options = options
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        first = source.lease(count, 1)
+        return ["I" * number for number in range(first, first + count)]
+
+    def validate(self, handle: Handle) -> None:
+        if set(handle.suffix) != {"I"}:
+            raise InvalidName("P8", "not Roman")
+
+    def normalise(self, handle: Handle) -> Handle:
+        return handle
+
+    def describe(self, handle: Handle) -> Details:
+        return {"number": len(handle.suffix)}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Third parties offer `roman`, and try to replace `pilin`."""
+    points = EntryPoints(EntryPoint(name, f"{__name__}:Roman", "perseid.schemes") for name in ("roman", "pilin"))
+    monkeypatch.setattr(schemes, "entry_points", points.select)
+
+
+@pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
+def test_what_a_scheme_mints_is_valid_normal_and_described_by_it(scheme: Scheme) -> None:
+    minted = scheme.mint(World().source(0x5A), 3)
+    assert len(minted) == 3
+    for suffix in minted:
+        handle = Handle.parse(f"102.100.272/{suffix}")
+        scheme.validate(handle)
+        assert scheme.normalise(handle) == handle
+        for key, value in scheme.describe(handle).items():
+            assert isinstance(key, str)
+            assert value is None or isinstance(value, str | int)
+
+
+@pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
+def test_a_scheme_refuses_what_is_not_its_own_with_a_place_in_the_handle(scheme: Scheme) -> None:
+    for method in (scheme.validate, scheme.normalise):
+        problem = refused(method, Handle("102.100.272", "*"))
+        assert (problem.position, problem.character) == (12, "*")
+
+
+@pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
+def test_a_scheme_mints_one_name_by_default_and_keeps_no_state_of_its_own(scheme: Scheme) -> None:
+    once, again = scheme.mint(World().source()), scheme.mint(World().source(), 1)
+    assert once == again
+    assert len(once) == 1
+
+
+def test_built_in_schemes_are_found_by_name() -> None:
+    assert scheme_names()[:5] == BUILT_IN
+    for name in BUILT_IN[:-1]:
+        assert load_scheme(name).name == name
+    assert load_scheme("pattern", template="dd") == Pattern("dd")
+    assert load_scheme("cordra", version=1) == Cordra(version=1)
+    assert load_scheme("uuid", version=7) == UuidText(version=7)
+
+
+def test_an_unknown_scheme_is_misuse_that_names_the_known_ones() -> None:
+    problem = misused(load_scheme, "pilim")
+    assert problem.rule == "P8"
+    assert "'pilim'" in problem.message
+    assert all(name in problem.message for name in BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("pilin", {"version": 4}, "'version'"),
+        ("pattern", {}, "template"),
+        ("pattern", {"template": 5}, "string"),
+        ("pattern", {"template": "ABC"}, '"A"'),
+        ("cordra", {"version": 7}, "version 1 or 4"),
+        ("cordra", {"version": []}, "unhashable"),
+        ("uuid", {"version": 5}, "not 5"),
+    ],
+)
+def test_options_that_a_scheme_does_not_take_are_misuse(name: str, options: dict[str, object], words: str) -> None:
+    assert words in misused(load_scheme, name, **options).message
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_third_partys_scheme_is_found_and_gets_the_options() -> None:
+    assert scheme_names() == [*BUILT_IN, "roman"]
+    scheme = load_scheme("roman", numerals="upper")
+    assert getattr(scheme, "options", None) == {"numerals": "upper"}
+    assert scheme.mint(World().source(), 3) == ["I", "II", "III"]
+    assert "roman" in misused(load_scheme, "x").message
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
+    assert load_scheme("pilin") == Pilin()
+    assert scheme_names().count("pilin") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("102.100.272/D7J1G0DQH", "pilin"),
+        ("102.100.272/d7j1g0dqh", "pilin"),
+        ("102.100.272/D7J1G0DQHJ", "pilin-check"),
+        ("102.100.272/D7J1G0DQHK", None),
+        (f"100.102/{PATH}", "cordra"),
+        (f"100.102/{PATH.lower()}?q#f", "cordra"),
+        (f"pilin.2/{PATH}", None),
+        ("10.1/f58fb49e-b1f8-48f0-a606-e84cef294be5", "uuid"),
+        ("10.1/TR-0001", None),
+        ("10.1/D7J1G0DQO", None),
+    ],
+)
+def test_u6_a_scheme_is_recognised_by_shape_and_that_is_advice(name: str, scheme: str | None) -> None:
+    found = recognise(Handle.parse(name))
+    assert (None if found is None else found.name) == scheme
+
+
+@given(handles())
+def test_u6_recognising_never_fails_and_names_a_scheme_that_agrees(handle: Handle) -> None:
+    found = recognise(handle)
+    if found is not None:
+        assert not isinstance(attempt(found.normalise, handle), InvalidName)
+
+
+@pytest.mark.parametrize("name", ["pilin", "pilin-check", "cordra", "uuid", "pattern"])
+def test_a_negative_count_is_misuse_and_none_is_none_in_every_scheme(name: str) -> None:
+    options = {"template": "dd"} if name == "pattern" else {}
+    scheme = load_scheme(name, **options)
+    assert scheme.mint(World().source(), 0) == []
+    assert misused(scheme.mint, World().source(), -1).rule == "P6"
+
+
+@pytest.mark.parametrize("name", ["pilin", "pilin-check", "cordra", "uuid", "pattern"])
+def test_describing_a_foreign_suffix_is_refused_with_a_position_in_the_handle(name: str) -> None:
+    options = {"template": "dd"} if name == "pattern" else {}
+    problem = refused(load_scheme(name, **options).describe, Handle("10.1", "!"))
+    assert problem.position == 5
+    assert problem.character == "!"

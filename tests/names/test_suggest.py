@@ -1,0 +1,221 @@
+"""Did you mean …? Each slip of people who copy names, and work that is bounded whatever they paste."""
+
+from collections.abc import Callable
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle, NameMisuse, Pattern, Pilin, PilinCheck, Resolver, Scheme, pilin, suggest
+from perseid.names.suggest import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES
+from tests.names.support import World
+from tests.strategies import handles, milliseconds, texts
+
+NAME = "102.100.272/D7J1G0DQH"
+
+
+class Register:
+    """A membership test that counts how often it is asked, and is asked nothing twice and nothing illegal."""
+
+    def __init__(self, *names: str, says: Callable[[str], bool] | None = None) -> None:
+        self.asked: dict[str, bool] = {}
+        self._says = says or set(names).__contains__
+
+    def __call__(self, name: str) -> bool:
+        assert name not in self.asked
+        Handle.parse(name)
+        self.asked[name] = self._says(name)
+        return self.asked[name]
+
+
+@pytest.mark.parametrize(
+    ("typed", "real"),
+    [
+        # O/0 and I/1, one of several, all of them, and the other way round
+        ("102.100.272/D7J1GODQH", NAME),
+        ("102.100.272/D7JIG0DQH", NAME),
+        ("102.100.272/D7JlG0DQH", NAME),
+        ("102.100.272/D7JIGODQH", NAME),
+        ("102.100.272/d7jigodqh", NAME),
+        ("10.1/B0B", "10.1/BOB"),
+        ("10.1/1STEP", "10.1/ISTEP"),
+        # case
+        ("102.100.272/d7j1g0dqh", NAME),
+        ("10.1/ABC", "10.1/abc"),
+        ("10.ABC/XYZ", "10.abc/xyz"),
+        ("10.abc/xyz", "10.ABC/XYZ"),
+        # one wrong character, in suffix and prefix
+        ("102.100.272/D7K1G0DQH", NAME),
+        ("102.100.272/D7J1G0DQM", NAME),
+        ("102.101.272/D7J1G0DQH", NAME),
+        ("10.1/a_b", "10.1/a-b"),
+        # two swapped, at the start, at the end, in the prefix
+        ("102.100.272/7DJ1G0DQH", NAME),
+        ("102.100.272/D7J1G0DHQ", NAME),
+        ("012.100.272/D7J1G0DQH", NAME),
+        # punctuation and blanks left on
+        (f"{NAME}.", NAME),
+        (f"{NAME}),", NAME),
+        (f"({NAME})", NAME),
+        (f"<{NAME}>", NAME),
+        (f"\u201c{NAME}\u201d", NAME),
+        (f" {NAME}\n", NAME),
+        # encoded once too often, or at all
+        ("10.1/a%2Fb", "10.1/a/b"),
+        ("10.1/a%252Fb", "10.1/a/b"),
+        ("hdl:10.1/a%252Fb", "10.1/a/b"),
+        ("10.1/caf%C3%A9", "10.1/café"),
+        # scheme or resolver left on, known or not
+        (f"hdl:{NAME}", NAME),
+        (f"doi:{NAME}", NAME),
+        (f"info:hdl/{NAME}", NAME),
+        (f"https://hdl.handle.net/{NAME}", NAME),
+        (f"hdl.handle.net/{NAME}", NAME),
+        (f"resolver.net.au/hdl/{NAME}", NAME),
+        (f"https://unknown.example/{NAME}", NAME),
+        (f"https://unknown.example/hdl/{NAME}", NAME),
+        # two slips at once
+        (f"(hdl:{NAME}).", NAME),
+        (f"hdl:{NAME.lower()};", NAME),
+        (f"hdl:{NAME[:-1]}M", NAME),
+    ],
+)
+def test_each_slip_leads_to_the_real_name(typed: str, real: str) -> None:
+    register = Register(real, "99.9/UNRELATED")
+    assert suggest(typed, register) == [real]
+    assert len(register.asked) <= MAX_TRIES
+
+
+def test_nothing_near_means_no_suggestion() -> None:
+    assert suggest(NAME, Register("99.9/UNRELATED")) == []
+    assert suggest("", Register(NAME)) == []
+
+
+def test_the_name_itself_is_never_proposed_nor_asked_for() -> None:
+    register = Register(says=lambda _: True)
+    assert NAME not in suggest(NAME, register, limit=1_000_000)
+    assert NAME not in register.asked
+
+
+def test_the_nearest_come_first_and_no_more_than_asked_for() -> None:
+    typed = "10.1/AB0."
+    wrong, lookalike, cut = "10.1/AC0.", "10.1/ABO.", "10.1/AB0"
+    register = Register(wrong, lookalike, cut)
+    assert suggest(typed, register) == [cut, lookalike, wrong]
+    assert suggest(typed, Register(wrong, lookalike, cut), limit=2) == [cut, lookalike]
+    assert suggest(typed, Register(wrong, lookalike, cut), limit=0) == []
+    assert len(suggest(NAME, Register(says=lambda _: True))) == 5
+
+
+def test_a_resolver_that_is_told_is_understood() -> None:
+    typed = "http://id.example.org/a/10.1/x%20y"
+    told = [Resolver.parse("http://id.example.org/a")]
+    first = Register("10.1/x y")
+    assert suggest(typed, first, resolvers=told) == ["10.1/x y"]
+    assert list(first.asked) == ["10.1/x y", *list(first.asked)[1:]], "it is tried before anything is guessed"
+
+
+@pytest.mark.parametrize("scheme", [PilinCheck(), Pattern("eeeeeek")], ids=repr)
+def test_with_a_check_character_few_names_are_looked_up(scheme: Scheme) -> None:
+    """Of the thirty other characters in a place at most one fits the check character."""
+    (suffix,) = scheme.mint(World().source())
+    wrong = f"102.100.272/{suffix[:2]}{'X' if suffix[2] != 'X' else 'Y'}{suffix[3:]}"
+    real = f"102.100.272/{suffix}"
+    register = Register(real)
+    assert suggest(wrong, register, scheme=scheme) == [real]
+    assert len(register.asked) <= 2 * len(suffix)
+    without = Register(real)
+    assert suggest(wrong, without) == [real]
+    assert len(without.asked) > 10 * len(register.asked)
+
+
+def test_with_a_scheme_only_its_names_are_looked_up() -> None:
+    register = Register(says=lambda _: True)
+    assert suggest("102.100.272/D7J1GODQH", register, scheme=Pilin(), limit=300)[0] == NAME
+    assert len(register.asked) == 31, "the one wrong place can hold any digit; the other places are right"
+    for name in register.asked:
+        pilin.decode(name.partition("/")[2])
+
+
+HOSTILE = [
+    "x" * 2048,
+    "10.1/" + "O" * 2043,
+    "10.1/" + "0" * 59,
+    "10.1/" + "aB" * 29,
+    "10.1/" + "l0" * 5000,
+    "%" * 2000,
+    "/" * 2000,
+    "%25" * 2000,
+    "10.1/" + "%25" * 600,
+    "10.1/" + "%2F" * 600,
+    "a/" * 1000,
+    "://" * 700,
+    "hdl:" * 500,
+    "(" * 1000 + "10.1/x" + ")" * 1000,
+    " " * 2000,
+    "\ud800" * 2000,
+    "http://" + "a/" * 1000,
+    "\u0130" * 600 + "/\ufb03" * 600,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
+@pytest.mark.parametrize("scheme", [None, PilinCheck()], ids=repr)
+def test_the_work_is_bounded_whatever_the_name(name: str, scheme: Scheme | None) -> None:
+    register = Register()
+    assert suggest(name, register, scheme=scheme) == []
+    assert len(register.asked) <= MAX_TRIES
+
+
+@pytest.mark.parametrize("letter", ["x", "O", "0", "%", "/", "."])
+def test_a_long_name_is_not_varied_but_for_look_alikes_at_its_start(letter: str) -> None:
+    register = Register()
+    assert suggest("10.1/" + letter * 2043, register) == []
+    assert len(register.asked) <= MAX_READINGS + 6 + 2 * MAX_EDITED
+
+
+def test_the_number_of_names_considered_is_bounded_where_a_scheme_refuses_them_all() -> None:
+    considered = 0
+
+    class Nothing(Pilin):
+        def validate(self, handle: Handle) -> None:
+            nonlocal considered
+            considered += 1
+            Pilin().validate(Handle(handle.prefix, "*"))
+
+    typed = "(http://h/" + "/".join("aB" for _ in range(14)) + "%2525)."
+    assert suggest(typed, Register(), scheme=Nothing()) == []
+    assert 10_000 < considered <= MAX_CANDIDATES
+
+
+@given(texts() | handles().map(str), st.sampled_from([None, Pilin(), PilinCheck(), Pattern("TR-dddd")]))
+def test_suggesting_never_fails_and_proposes_existing_names_only(name: str, scheme: Scheme | None) -> None:
+    def exists(candidate: str) -> bool:
+        return crc32(candidate.encode()) % 7 == 0
+
+    proposed = suggest(name, exists, scheme=scheme)
+    assert len(proposed) == len(set(proposed)) <= 5
+    assert name not in proposed
+    for candidate in proposed:
+        assert exists(candidate)
+        handle = Handle.parse(candidate)
+        if scheme is not None:
+            scheme.validate(handle)
+
+
+@given(milliseconds(), st.integers(0, 8), st.sampled_from("0123456789BCDFGHJKLMNPQRSTVWXYZ"))
+def test_any_one_wrong_pilin_character_is_mended(ms: int, place: int, letter: str) -> None:
+    suffix = pilin.encode(ms)
+    typed = f"102.100.272/{suffix[:place]}{letter}{suffix[place + 1 :]}"
+    real = f"102.100.272/{suffix}"
+    assert suggest(typed, Register(real)) == ([] if typed == real else [real])
+
+
+def test_a_misused_scheme_is_not_hidden() -> None:
+    class Broken(Pilin):
+        def validate(self, handle: Handle) -> None:
+            raise NameMisuse("P8", f"cannot judge {handle}")
+
+    with pytest.raises(NameMisuse):
+        suggest(NAME, Register(), scheme=Broken())

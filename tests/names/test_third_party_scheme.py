@@ -1,0 +1,123 @@
+"""A third party's scheme, packaged, installed and used the way a third party would."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "perseid-colours"
+version = "1.0"
+
+[project.entry-points."perseid.schemes"]
+colours = "perseid_colours:Colours"
+pilin = "perseid_colours:Colours"
+broken = "perseid_colours:Missing"
+"""
+
+MODULE = '''
+"""Names such as red-0 and blue-1."""
+
+from dataclasses import dataclass
+
+from perseid.names import Details, Handle, InvalidName, Source
+
+
+@dataclass(frozen=True)
+class Colours:
+    colour: str = "red"
+    name = "colours"
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        first = source.lease(count, 0)
+        return [f"{self.colour}-{number}" for number in range(first, first + count)]
+
+    def validate(self, handle: Handle) -> None:
+        if not handle.suffix.startswith(f"{self.colour}-"):
+            raise InvalidName("P8", f"not {self.colour}", position=len(handle.prefix) + 1)
+
+    def normalise(self, handle: Handle) -> Handle:
+        self.validate(handle)
+        return handle
+
+    def describe(self, handle: Handle) -> Details:
+        return {"number": int(handle.suffix.rpartition("-")[2])}
+'''
+
+USE = """
+import secrets, time
+from perseid.names import Handle, InvalidName, MemoryLease, Scheme, Source, load_scheme, scheme_names
+
+source = Source(time.time_ns, secrets.token_bytes, MemoryLease(), time.sleep)
+scheme: Scheme = load_scheme("colours", colour="blue")
+print(*scheme.mint(source, 2))
+print(scheme.describe(Handle("10.1", "blue-7")))
+try:
+    scheme.validate(Handle("10.1", "red-7"))
+except InvalidName as problem:
+    print(problem)
+print(*scheme_names())
+print(type(load_scheme("pilin")).__module__)
+"""
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip installed the third party's distribution."""
+    project = tmp_path_factory.mktemp("colours")
+    (project / "pyproject.toml").write_text(PROJECT)
+    (project / "perseid_colours.py").write_text(MODULE)
+    target = project / "installed"
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    how = ["--no-deps", "--no-build-isolation", "--target", str(target), str(project)]
+    done = subprocess.run([*command, *how], cwd=project, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def run(code: str, plugins: Path | None, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own that sees the plugins."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if plugins is not None:
+        environ["PYTHONPATH"] = str(plugins)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=cwd, env=environ, check=False, capture_output=True, text=True, timeout=300)
+
+
+def test_an_installed_scheme_is_loaded_mints_and_cannot_shadow_a_built_in_one(plugins: Path, tmp_path: Path) -> None:
+    done = run(USE, plugins, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "blue-0 blue-1",
+        "{'number': 7}",
+        "at character 6: not blue (rule P8)",
+        "pilin pilin-check cordra uuid pattern broken colours",
+        "perseid.names.pilin",
+    ]
+
+
+def test_without_the_distribution_the_scheme_is_unknown(tmp_path: Path) -> None:
+    done = run(USE, None, tmp_path)
+    assert done.returncode == 1
+    assert "there is no scheme 'colours'" in done.stderr
+
+
+def test_options_that_the_scheme_does_not_take_are_misuse(plugins: Path, tmp_path: Path) -> None:
+    done = run("from perseid.names import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
+    assert done.returncode == 1
+    assert "NameMisuse" in done.stderr
+    assert "flavour" in done.stderr
+
+
+def test_a_scheme_that_does_not_load_is_misuse_and_says_which(plugins: Path, tmp_path: Path) -> None:
+    done = run("from perseid.names import load_scheme; load_scheme('broken')", plugins, tmp_path)
+    assert done.returncode == 1
+    assert "NameMisuse" in done.stderr
+    assert "perseid_colours:Missing" in done.stderr

@@ -1,0 +1,207 @@
+"""Handles in URIs, for machines: three forms, strict grammar, exact inverse."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle, InvalidName, Reference, Resolver, parse_uri, to_host, to_http, to_path
+from tests.names.support import attempt, facts, misused, refused
+from tests.strategies import LEGAL, references, texts
+
+CORDRA = "100.102/F58FB49EB1F848f0A606E84CEF294BE5"
+PILIN = "102.100.272/0N8J991QH"
+PLAIN = Resolver.parse("http://hld.handle.net")
+SEGMENT = Resolver.parse("http://arrow.resolver.au.gov:2641/hdl")
+AUSTRALIAN = Resolver.parse("http://resolver.net.au/hdl")
+RESOLVERS = (PLAIN, SEGMENT, AUSTRALIAN)
+
+# Handle, host form, path form, rest of the HTTP form.
+FORMS = [
+    (CORDRA, f"hdl://{CORDRA}", f"hdl:{CORDRA}", CORDRA),
+    ("10.1/a/b?c#d%e f", "hdl://10.1/a%2Fb%3Fc%23d%25e%20f", "hdl:10.1/a%2Fb%3Fc%23d%25e%20f", None),
+    ("10.1/é漢", "hdl://10.1/%C3%A9%E6%BC%A2", "hdl:10.1/%C3%A9%E6%BC%A2", None),
+    ("10.1/-._~!$&'()*+,;=:@", "hdl://10.1/-._~!$&'()*+,;=:@", "hdl:10.1/-._~!$&'()*+,;=:@", None),
+    ('10.1/"<>[\\]^`{|}', "hdl://10.1/%22%3C%3E%5B%5C%5D%5E%60%7B%7C%7D", None, None),
+    ("a:b@c/x", "hdl://a%3Ab%40c/x", "hdl:a:b@c/x", "a:b@c/x"),
+    ("10.1/%2F", "hdl://10.1/%252F", "hdl:10.1/%252F", "10.1/%252F"),
+    ("10.1//", "hdl://10.1/%2F", "hdl:10.1/%2F", "10.1/%2F"),
+]
+
+
+@pytest.mark.parametrize(("name", "host", "path", "rest"), FORMS)
+def test_u2_u3_u4_u5_u8_every_form_is_written_and_read_back(
+    name: str, host: str, path: str | None, rest: str | None
+) -> None:
+    reference = Reference(Handle.parse(name))
+    path = path or host.replace("hdl://", "hdl:")
+    rest = rest or path.removeprefix("hdl:")
+    assert to_host(reference) == host
+    assert to_path(reference) == path
+    assert to_http(reference, PLAIN) == f"http://hld.handle.net/{rest}"
+    assert to_http(reference, SEGMENT) == f"http://arrow.resolver.au.gov:2641/hdl/{rest}"
+    for uri in (host, path, to_http(reference, PLAIN), to_http(reference, SEGMENT)):
+        assert parse_uri(uri, RESOLVERS) == reference
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "write"),
+    [
+        (f"hdl://{CORDRA}", CORDRA, to_host),
+        (f"hdl:{CORDRA}", CORDRA, to_path),
+        (f"http://hld.handle.net/{CORDRA}", CORDRA, lambda reference: to_http(reference, PLAIN)),
+        (f"http://arrow.resolver.au.gov:2641/hdl/{CORDRA}", CORDRA, lambda reference: to_http(reference, SEGMENT)),
+        (f"http://resolver.net.au/hdl/{PILIN}", PILIN, lambda reference: to_http(reference, AUSTRALIAN)),
+    ],
+)
+def test_u8_the_vectors_of_the_seed_documents_read_and_write(
+    uri: str, name: str, write: Callable[[Reference], str]
+) -> None:
+    reference = parse_uri(uri, RESOLVERS)
+    assert reference == Reference(Handle.parse(name))
+    assert write(reference) == uri
+
+
+@pytest.mark.parametrize("scheme", ["hdl", "HDL", "Hdl", "hDL"])
+def test_u1_the_scheme_is_read_in_any_case_and_written_in_lower(scheme: str) -> None:
+    for uri in (f"{scheme}:10.1/X", f"{scheme}://10.1/X"):
+        reference = parse_uri(uri)
+        assert reference.handle == Handle("10.1", "X")
+        assert to_path(reference) == "hdl:10.1/X"
+        assert to_host(reference) == "hdl://10.1/X"
+
+
+@pytest.mark.parametrize(
+    ("tail", "query", "fragment"),
+    [
+        ("", None, None),
+        ("?", "", None),
+        ("#", None, ""),
+        ("?#", "", ""),
+        ("?a=b", "a=b", None),
+        ("#x", None, "x"),
+        ("?a/b?c#d/e?f", "a/b?c", "d/e?f"),
+        ("#a?b", None, "a?b"),
+        ("?%41%FF#%2f", "%41%FF", "%2f"),
+    ],
+)
+def test_u6_query_and_fragment_are_kept_apart_and_as_they_stand(
+    tail: str, query: str | None, fragment: str | None
+) -> None:
+    for form in ("hdl:10.1/x", "hdl://10.1/x", "http://hld.handle.net/10.1/x"):
+        reference = parse_uri(form + tail, RESOLVERS)
+        assert reference == Reference(Handle("10.1", "x"), query, fragment)
+        assert reference.tail == tail
+
+
+@pytest.mark.parametrize("text", [CORDRA, "10.1/x", "//10.1/x", "doi:10.1/x", "info:hdl/10.1/x", "hdl", "", "urn:x/y"])
+def test_u7_a_machine_needs_the_scheme(text: str) -> None:
+    assert facts(refused(parse_uri, text, RESOLVERS)) == ("U7", 0, None)
+
+
+@pytest.mark.parametrize("text", ["http\u017f://hld.handle.net/10.1/x", "\u210edl:10.1/x"], ids=ascii)
+def test_u1_u7_letters_outside_ascii_do_not_spell_a_scheme(text: str) -> None:
+    assert refused(parse_uri, text, RESOLVERS).rule == "U7"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "position", "character"),
+    [
+        ("hdl:", "H1", 4, None),
+        ("hdl:10.1", "H1", 8, None),
+        ("hdl:10.1?q/x", "H1", 8, None),
+        ("hdl:/10.1/x", "H1", 4, None),
+        ("hdl:///x", "H1", 6, None),
+        ("hdl:10.1/", "H1", 9, None),
+        ("hdl:10.1/?q", "H1", 9, None),
+        ("hdl://10.1/", "H1", 11, None),
+        ("hdl:10.1/a/b", "U5", 10, "/"),
+        ("hdl:10.1/%41/", "U5", 12, "/"),
+        ("hdl:10..1/x", "H2", 7, "."),
+        ("hdl:10%2E%2E1/x", "H2", 9, "."),
+        ("hdl:1%2F0/x", "H2", 5, "/"),
+        ("hdl:%C3%A91%2f0/x", "H2", 11, "/"),
+        ("hdl:10.1/a b", "U5", 10, " "),
+        ("hdl:10.1/é", "U5", 9, "é"),
+        ("hdl:10.1/\ud800", "U5", 9, "\ud800"),
+        ("hdl:10.1/[", "U5", 9, "["),
+        ("hdl://a:1/x", "U5", 7, ":"),
+        ("hdl://a@1/x", "U5", 7, "@"),
+        ("hdl:10.1/x?a b", "U5", 12, " "),
+        ("hdl:10.1/x?a#b#c", "U5", 14, "#"),
+        ("hdl:10.1/x?%4", "U5", 11, "%"),
+        ("hdl:10.1/x#%zz", "U5", 11, "%"),
+        ("hdl:10.1/%", "U5", 9, "%"),
+        ("hdl:10.1/%4", "U5", 9, "%"),
+        ("hdl:10.1/%41%G1", "U5", 12, "%"),
+        ("hdl:1%/x", "U5", 5, "%"),
+        ("hdl:10.1/%FF", "U5", 9, "%"),
+        ("hdl:10.1/%41b%C3%A9%FF", "U5", 19, "%"),
+        ("hdl:10.1/%C3%A9x%C3", "U5", 16, "%"),
+        ("hdl:10.1/%C0%AF", "U5", 9, "%"),
+        ("hdl:10.1/%ED%A0%80", "U5", 9, "%"),
+        ("hdl:%FF/x", "U5", 4, "%"),
+        ("hdl:10.1/%00", "H3", 9, "\x00"),
+        ("hdl:10.1/%41%C3%A9b%E2%80%AE", "H3", 19, "\u202e"),
+        ("hdl:%C3%A9.1/%E6%BC%A2%F0%9F%98%80", "H3", 22, "\U0001f600"),
+        ("hdl:10.1/%20x", "H3", 9, " "),
+        ("hdl:10.1/%C3%A9%20", "H3", 15, " "),
+        ("hdl:10.1/" + "x" * 2044, "H9", None, None),
+        ("hdl:10.1/" + "%C3%A9" * 1022, "H9", None, None),
+        ("http://elsewhere.org/10.1/x", "U4", 0, None),
+        ("http://resolver.net.au/10.1/x", "U4", 0, None),
+        ("http://resolver.net.au/HDL/10.1/x", "U4", 0, None),
+        ("http://hld.handle.net", "U4", 0, None),
+        ("http://hld.handle.net:8080/10.1/x", "U4", 0, None),
+        ("http://hld.handle.net/10.1", "H1", 26, None),
+        ("http://hld.handle.net/10.1/a%C3%A9%0A", "H3", 34, "\n"),
+    ],
+)
+def test_u2_u3_u4_u5_u7_every_error_has_its_place_in_the_given_text(
+    text: str, rule: str, position: int | None, character: str | None
+) -> None:
+    assert facts(refused(parse_uri, text, RESOLVERS)) == (rule, position, character)
+
+
+def test_u5_the_objection_shows_how_to_write_the_character() -> None:
+    assert "%C3%A9" in refused(parse_uri, "hdl:10.1/é").message
+    assert "%2F" in refused(parse_uri, "hdl:10.1/a/b").message
+    assert "no UTF-8 form" in refused(parse_uri, "hdl:10.1/\ud800").message
+
+
+def test_u5_escapes_are_read_in_either_case_also_where_none_is_needed_and_once() -> None:
+    assert parse_uri("hdl:%31%30.1/%2f%2F%41%c3%A9%2541").handle == Handle("10.1", "//Aé%41")
+
+
+@pytest.mark.parametrize("what", ["query", "fragment"])
+@pytest.mark.parametrize("text", ["a b", "é", "#", "%", "%4", "%GG", "[", "\ud800"], ids=ascii)
+def test_u5_a_program_cannot_put_an_unencoded_tail_behind_a_handle(what: str, text: str) -> None:
+    problem = misused(Reference, Handle("10.1", "x"), **{what: text})
+    assert problem.rule == "U5"
+    assert what in problem.message
+
+
+@given(references(), st.sampled_from(RESOLVERS))
+def test_u2_u3_u4_u5_u8_decoding_is_the_exact_inverse_for_every_handle(
+    reference: Reference, resolver: Resolver
+) -> None:
+    for uri in (to_host(reference), to_path(reference), to_http(reference, resolver)):
+        assert uri.isascii()
+        assert parse_uri(uri, RESOLVERS) == reference
+
+
+def test_u5_every_legal_character_is_encoded_and_decoded_exactly() -> None:
+    for character in LEGAL:
+        reference = Reference(Handle("10.1", f"a{character}b"))
+        assert parse_uri(to_path(reference)) == reference
+
+
+@given(texts())
+def test_u5_u7_arbitrary_text_is_refused_properly_or_reads_as_a_legal_handle(text: str) -> None:
+    answer = attempt(parse_uri, text, RESOLVERS)
+    if isinstance(answer, InvalidName):
+        assert answer.position is None or 0 <= answer.position <= len(text)
+    else:
+        assert Handle.parse(str(answer.handle)) == answer.handle
+        assert parse_uri(to_path(answer)) == answer
