@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import Handle, InvalidName, NameMisuse, Pattern, check_character
+from perseid.names.pattern import MAX_TEMPLATE
 from tests.names.support import World, attempt, facts, misused, refused
 from tests.strategies import templates, texts
 
@@ -167,3 +168,8 @@ def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> No
         assert pattern.parse(pattern.format(1)) == 1
         return
     assert position is None or template[position] not in "de"
+
+
+def test_p4_a_template_longer_than_any_suffix_is_misuse() -> None:
+    assert Pattern("d" * MAX_TEMPLATE).capacity == 10**MAX_TEMPLATE
+    assert misused(Pattern, "d" * (MAX_TEMPLATE + 1)).rule == "P4"

@@ -3,6 +3,7 @@
 Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused, 5 server not reached.
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from perseid import __version__
 from perseid.names import NameProblem
 
 from . import names, suffixes
-from ._output import complain
+from ._output import complain, hint, speak_utf8
 
 app = typer.Typer(
     name="perseid",
@@ -43,9 +44,15 @@ def _perseid(
 
 
 def main() -> None:
-    """Run the command line; problems with names become one line on standard error and exit code 1."""
+    """Run the command line; problems with names and with files become one line on standard error and exit code 1."""
+    speak_utf8()
     try:
         app()
     except NameProblem as problem:
         complain(problem)
+        sys.exit(1)
+    except OSError as error:  # the disk is full, say
+        hint(f"perseid: {error.strerror or error}")
+        # What is still in the buffer cannot be written either, and would be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)

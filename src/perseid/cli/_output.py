@@ -1,5 +1,7 @@
 """How commands print: data on standard output, everything else on standard error."""
 
+import io
+import sys
 from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
@@ -10,6 +12,16 @@ from perseid.names import NameProblem
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 """The option that every command which prints data has."""
+
+
+def speak_utf8() -> None:
+    """Use UTF-8 on all standard streams, whatever the locale says: names have no other encoding (H4).
+
+    Malformed input gets through as lone surrogates, which are no part of any name, so that each line is judged alone.
+    """
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def print_json(document: object) -> None:

@@ -1,5 +1,6 @@
 """`perseid name`: take names apart, convert their forms, explain the rules. No installation is needed."""
 
+import io
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from perseid.names import (
     to_http,
     to_path,
 )
+from perseid.names.errors import quoted
 
 from ._output import AsJson, complain, hint, print_facts, print_json
 
@@ -123,7 +125,7 @@ def rules(
     texts = tomllib.loads(files("perseid.names").joinpath("rules.toml").read_text(encoding="utf-8"))
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
     if not chosen:
-        hint(f"perseid: there is no rule {rule}; there are {', '.join(texts)}")
+        hint(f"perseid: there is no rule {quoted(rule or '')}; there are {', '.join(texts)}")
         raise typer.Exit(3)
     if json:
         print_json([{"rule": key, **value} for key, value in chosen.items()])
@@ -169,7 +171,7 @@ def _for_each(text: str, resolvers: list[Resolver], show: Callable[[Reference], 
         if not line.strip():
             continue
         try:
-            reference = parse_human(line, resolvers)
+            reference = parse_human(_whole(line), resolvers)
         except InvalidName as problem:
             complain(problem, f"line {number}: ")
             failed = True
@@ -180,5 +182,16 @@ def _for_each(text: str, resolvers: list[Resolver], show: Callable[[Reference], 
 
 
 def _lines() -> Iterator[str]:
-    while line := sys.stdin.readline(MAX_LINE):
-        yield line.rstrip("\n")
+    """The lines of standard input; of one longer than MAX_LINE the beginning, so that the next keeps its number."""
+    stdin = sys.stdin or io.StringIO()  # it may be closed
+    while line := stdin.readline(MAX_LINE + 1):
+        rest = line
+        while len(rest) > MAX_LINE and not rest.endswith("\n"):
+            rest = stdin.readline(MAX_LINE + 1)
+        yield line.removesuffix("\n")
+
+
+def _whole(line: str) -> str:
+    if len(line) > MAX_LINE:
+        raise InvalidName("H9", f"the line has more than {MAX_LINE:,} characters, more than any name needs")
+    return line

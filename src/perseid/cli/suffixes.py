@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from perseid.names import Cordra, Handle, MemoryLease, Source, pilin
+from perseid.names.errors import quoted
 
 from ._output import AsJson, print_json
 
@@ -21,7 +22,7 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as problem:
-        message = f"{text!r} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
+        message = f"{quoted(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
         raise typer.BadParameter(message) from problem
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

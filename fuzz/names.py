@@ -1,0 +1,279 @@
+"""Names: whatever comes in, the parsers accept it or raise InvalidName; what they accept survives every round trip.
+
+The first octet of the input says which check gets the rest. Text is UTF-8; octets that are not become lone surrogates,
+which is how malformed arguments and lines reach the parsers.
+"""
+
+import importlib
+import tomllib
+import zlib
+from collections.abc import Callable
+from importlib.resources import files
+
+from perseid.names import (
+    KNOWN_RESOLVERS,
+    CordraName,
+    Handle,
+    InvalidName,
+    NameMisuse,
+    Pattern,
+    PilinCheck,
+    Reference,
+    Resolver,
+    parse_human,
+    parse_uri,
+    pilin,
+    recognise,
+    suggest,
+    to_host,
+    to_http,
+    to_path,
+)
+
+RULES = tomllib.loads(files("perseid.names").joinpath("rules.toml").read_text(encoding="utf-8")).keys()
+RESOLVER = Resolver.parse("http://example.org/hdl")
+RESOLVERS = (RESOLVER, *KNOWN_RESOLVERS)
+
+# The same code with lower bounds sees a hundred times as many inputs in the same time.
+MAX_TRIES = 100
+_bounds = importlib.import_module("perseid.names.suggest")
+_bounds.MAX_TRIES, _bounds.MAX_CANDIDATES = MAX_TRIES, 500  # type: ignore[attr-defined]
+
+
+def fuzz(data: bytes) -> None:
+    """Let one check look at one input."""
+    if data:
+        CHECKS[data[0] % len(CHECKS)](data[1:])
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
+
+
+def _check_problem(problem: InvalidName | NameMisuse, text: str) -> None:
+    """A problem names an existing rule, a place inside the text, and can be shown on any terminal."""
+    assert problem.rule in RULES, problem
+    assert problem.position is None or 0 <= problem.position <= len(text), problem
+    assert str(problem).isprintable(), problem
+
+
+def _accepted(text: str, parse: Callable[[str], Handle]) -> Handle | None:
+    try:
+        return parse(text)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+        return None
+
+
+def _check_forms(reference: Reference) -> None:
+    assert Handle.parse(str(reference.handle)) == reference.handle
+    for uri in (to_path(reference), to_host(reference), to_http(reference, RESOLVER)):
+        assert parse_uri(uri, RESOLVERS) == reference, uri
+        assert parse_human(uri, RESOLVERS) == reference, uri
+
+
+def _handle(octets: bytes) -> None:
+    text = _text(octets)
+    handle = _accepted(text, Handle.parse)
+    if handle is None:
+        return
+    assert str(handle) == text
+    assert Handle.from_octets(handle.to_octets()) == handle
+    assert Handle.for_lookup(text) == handle
+    assert Handle.imported(text) == (handle, None)
+    _check_forms(Reference(handle))
+
+
+def _from_octets(octets: bytes) -> None:
+    try:
+        handle = Handle.from_octets(octets)
+    except InvalidName as problem:
+        _check_problem(problem, _text(octets))
+    else:
+        assert handle.to_octets() == octets
+
+
+def _for_lookup(octets: bytes) -> None:
+    """Looking up never raises."""
+    handle = Handle.for_lookup(octets)
+    assert handle is None or handle.to_octets() == octets
+    assert Handle.for_lookup(_text(octets)) == handle
+
+
+def _imported(octets: bytes) -> None:
+    for name in (octets, _text(octets)):
+        try:
+            handle, objection = Handle.imported(name)
+        except InvalidName as problem:
+            _check_problem(problem, _text(octets))
+            assert Handle.for_lookup(name) is None
+        else:
+            assert handle.to_octets() == octets
+            assert (objection is None) == (_accepted(str(handle), Handle.parse) is not None)
+
+
+def _uri(octets: bytes) -> None:
+    text = _text(octets)
+    try:
+        reference = parse_uri(text, RESOLVERS)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+        return
+    assert parse_human(text, RESOLVERS) == reference
+    _check_forms(reference)
+
+
+def _human(octets: bytes) -> None:
+    text = _text(octets)
+    try:
+        reference = parse_human(text, RESOLVERS)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+        return
+    _check_forms(reference)
+
+
+def _resolver(octets: bytes) -> None:
+    text = _text(octets)
+    try:
+        resolver = Resolver.parse(text)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+        return
+    assert Resolver.parse(str(resolver)) == resolver
+    reference = Reference(Handle("10.1", "a/b"), "q", "f")
+    assert parse_uri(to_http(reference, resolver), [resolver]) == reference
+
+
+def _pilin(octets: bytes) -> None:
+    text = _text(octets)
+    try:
+        milliseconds = pilin.decode(text)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+    else:
+        assert pilin.encode(milliseconds) == text.upper()
+    number = int.from_bytes(octets[:6], "big")
+    try:
+        suffix = pilin.encode(number)
+    except NameMisuse:
+        assert not pilin.FIRST <= number < pilin.END
+    else:
+        assert pilin.decode(suffix.lower()) == number
+
+
+def _cordra(octets: bytes) -> None:
+    handle = _accepted(_text(octets), Handle.parse)
+    if handle is None:
+        return
+    try:
+        name = CordraName.parse(handle)
+    except InvalidName as problem:
+        _check_problem(problem, str(handle))
+        return
+    assert CordraName.parse(name.handle) == name
+    assert CordraName.parse(name.bare).path == name.path
+    assert str(name.handle).upper() == str(handle).upper()
+
+
+def _scheme(octets: bytes) -> None:
+    handle = _accepted(_text(octets), Handle.parse)
+    scheme = None if handle is None else recognise(handle)
+    if handle is None or scheme is None:
+        return
+    preferred = scheme.normalise(handle)
+    scheme.validate(preferred)
+    assert scheme.normalise(preferred) == preferred
+    assert scheme.describe(preferred) == scheme.describe(handle)
+
+
+def _pattern(octets: bytes) -> None:
+    template, _, suffix = _text(octets).partition("\n")
+    try:
+        pattern = Pattern(template)
+    except NameMisuse as problem:  # a template is the policy's, so a bad one is our side's mistake
+        _check_problem(problem, template)
+        return
+    for number in (0, pattern.capacity - 1):
+        assert pattern.parse(pattern.format(number).lower()) == number
+    for number in (-1, pattern.capacity):
+        try:
+            pattern.format(number)
+        except NameMisuse as problem:
+            _check_problem(problem, template)
+        else:
+            raise AssertionError("there is no name with this number")
+    try:
+        number = pattern.parse(suffix)
+    except InvalidName as problem:
+        _check_problem(problem, suffix)
+    else:
+        assert pattern.format(number) == suffix.upper()
+
+
+def _suggest(octets: bytes) -> None:
+    """Whatever was typed, the work is bounded and only legal names are proposed."""
+    text = _text(octets)
+    tried = 0
+
+    def exists(name: str) -> bool:
+        nonlocal tried
+        tried += 1
+        return zlib.crc32(name.encode()) % 4 == 0
+
+    scheme = PilinCheck() if octets[:1] == b"~" else None
+    names = suggest(text, exists, scheme=scheme, limit=3)
+    assert tried <= MAX_TRIES
+    assert len(names) == len(set(names)) <= 3
+    assert text not in names
+    for name in names:
+        handle = Handle.parse(name)
+        if scheme is not None:
+            scheme.validate(handle)
+
+
+CHECKS: list[Callable[[bytes], None]] = [
+    _handle,
+    _from_octets,
+    _for_lookup,
+    _imported,
+    _uri,
+    _human,
+    _resolver,
+    _pilin,
+    _cordra,
+    _scheme,
+    _pattern,
+    _suggest,
+]
+
+_TYPICAL = (
+    "102.100.272/D7J1G0DQH",
+    "10.1000/a/b",
+    "10.1000/Bücher?q#f%41",
+    "hdl:10.1000/a%2Fb?q=%20#f",
+    "HDL://10.1000/a%C3%BCb",
+    "hdl:/10.1000/a/b",
+    "info:doi/10.1000/1",
+    "https://hdl.handle.net:443/10.1000/%E6%9B%B8",
+    "http://example.org/hdl/10.1000/1#",
+    "http://resolver.net.au/hdl/102.100.272/0N8J991QH",
+    "http://[::1]:8000/hdl",
+    "100.102/F58FB49EB1F848f0A606E84CEF294BE5?part=2#page/3",
+    "20.500/f58fb49e-b1f8-48f0-a606-e84cef294be5",
+    "D7J1G0DQH",
+    "~(hdl:102.100.272/D7JIGODQHJ).",
+    "TR-dddd\nTR-0042",
+    "eeeek\n2b9fk",
+)
+
+SEEDS = [
+    *(bytes([index]) + text.encode() for text in _TYPICAL for index in range(len(CHECKS))),
+    *(bytes([CHECKS.index(_pattern)]) + b"e" * length for length in (2_046, 2_047, 4_000)),
+]
+
+WORDS = [
+    *(b"hdl:", b"hdl://", b"doi:", b"info:hdl/", b"https://hdl.handle.net/", b"http://example.org/hdl/"),
+    *(b"10.1/", b"%2F", b"%25", b"%3F", b"%C3%BC", b"%", b"/", b".", b"..", b"?", b"#", b" ", b"\n"),
+    *(b"\xc2\xa0", b"\xe2\x80\xae", b"\xc5\xbf", b"\xc4\xb0", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"dddd", b"eeeek"),
+]

@@ -1,0 +1,70 @@
+"""Throw arbitrary input at the decoders: `make fuzz`, or `fuzz/run.py [--seconds N | --runs N] [--target NAME]...`.
+
+Every other file in this folder is a target: a module with a function `fuzz(data)` that raises when it finds a bug,
+and optionally with `SEEDS`, inputs to begin with, and `WORDS`, pieces to try. Each target runs in a process of its own
+(see `_child.py`). Inputs that reach new code are kept in a corpus, so that the next run begins where this one ended.
+An input that shows a bug is kept beside the corpus, the whole run fails, and the last lines say how to repeat it.
+
+A file that begins with "_" is no target unless it is named: `--target selftest` (`_selftest.py`) has a bug on purpose.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MAX_LEN = 8_192
+"""The longest input in octets: a handle of 2,048 octets, all of them escaped, and then some."""
+TIMEOUT = 20
+"""Seconds after which a single input counts as a bug; nothing here should take a hundredth of that."""
+
+_EXECUTED = re.compile(rb"^stat::number_of_executed_units: (\d+)|^Done (\d+) runs|^#(\d+)\t", re.MULTILINE)
+
+
+def found() -> list[str]:
+    """The names of all targets but the hidden ones."""
+    return sorted(path.stem for path in HERE.glob("[!_]*.py") if path.name != Path(__file__).name)
+
+
+def run(target: str, limit: list[str], corpus: Path) -> bool:
+    """Run one target; whether it went well."""
+    inputs, findings = corpus / target, corpus / f"{target}-findings"
+    for folder in (inputs, findings):
+        folder.mkdir(parents=True, exist_ok=True)
+    module = target if (HERE / f"{target}.py").exists() else f"_{target}"
+    child = [sys.executable, str(HERE / "_child.py"), module, str(inputs)]
+    limits = [*limit, f"-max_len={MAX_LEN}", f"-timeout={TIMEOUT}"]
+    output = [f"-artifact_prefix={findings}/", "-print_final_stats=1"]
+    done = subprocess.run([*child, *limits, *output], check=False, capture_output=True)
+    text = done.stdout + done.stderr
+    counts = [int(count) for groups in _EXECUTED.findall(text) for count in groups if count]
+    executions = max(counts, default=0)
+    well = done.returncode == 0 and executions > 0
+    print(f"{target}: {executions:,} executions, {'no bug found' if well else 'FAILED'}", flush=True)
+    if not well:
+        print(text.decode(errors="replace")[-8_000:])
+        for finding in sorted(findings.iterdir()):
+            print(f"repeat with: {sys.executable} {HERE / '_child.py'} {module} {finding}")
+    return well
+
+
+def main() -> None:
+    """Read the options and run the targets; exit code 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description="Throw arbitrary input at the decoders.")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=int, default=60, help="how long each target runs; default 60")
+    length.add_argument("--runs", type=int, help="how many inputs each target gets, always the same ones")
+    hidden = sorted(path.stem.removeprefix("_") for path in HERE.glob("_*.py") if path.stem != "_child")
+    choices = [*found(), *hidden]
+    parser.add_argument("--target", action="append", choices=choices, help="may be repeated; default all but selftest")
+    parser.add_argument("--corpus", type=Path, default=HERE / "corpus", help="where inputs are kept")
+    options = parser.parse_args()
+    limit = [f"-max_total_time={options.seconds}"] if options.runs is None else [f"-runs={options.runs}", "-seed=1"]
+    well = [run(target, limit, options.corpus) for target in options.target or found()]
+    sys.exit(not all(well))
+
+
+if __name__ == "__main__":
+    main()

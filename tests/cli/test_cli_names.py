@@ -1,0 +1,281 @@
+"""`perseid name`: every accepted form goes in, every form comes out, and a refusal says why."""
+
+import json
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+from perseid.names import KNOWN_RESOLVERS
+from tests.cli.program import refused, run
+
+DOCUMENTED = ["handle", "given", "prefix", "suffix", "query", "fragment", "scheme", "details"]
+CORDRA = "F58FB49EB1F848F0A606E84CEF294BE5"
+CORDRA_AS_GIVEN = "F58FB49EB1F848f0A606E84CEF294BE5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.1000/a/b",
+        "hdl:10.1000/a%2Fb",
+        "HDL:10.1000/a%2fb",
+        "hdl://10.1000/a%2Fb",
+        "hdl:/10.1000/a%2Fb",
+        "hdl:10.1000/a/b",
+        "hdl: 10.1000/a/b",
+        "doi:10.1000/a/b",
+        "DOI: 10.1000/a/b",
+        "info:hdl/10.1000/a%2Fb",
+        "info:doi/10.1000/a/b",
+        "http://hdl.handle.net:80/10.1000/a%2Fb",
+        "HTTPS://HDL.HANDLE.NET:443/10.1000/a/b",
+        " \t10.1000/a/b\u00a0\n",
+        *(f"{resolver}/10.1000/a%2Fb" for resolver in KNOWN_RESOLVERS),
+    ],
+)
+def test_parse_accepts_every_form(text: str) -> None:
+    done = run("name", "parse", text, "--json")
+    assert (done.code, done.err) == (0, "")
+    facts = done.json
+    assert list(facts) == DOCUMENTED
+    assert facts == {
+        "handle": "10.1000/a/b",
+        "given": "10.1000/a/b",
+        "prefix": "10.1000",
+        "suffix": "a/b",
+        "query": None,
+        "fragment": None,
+        "scheme": None,
+        "details": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "handle", "details"),
+    [
+        (
+            "hdl:102.100.272/d7j1g0dqh",
+            "pilin",
+            "102.100.272/D7J1G0DQH",
+            {"milliseconds": 13409306090919, "time": "2007-09-17T07:14:50.919Z"},
+        ),
+        (
+            "102.100.272/D7J1G0DQHJ",
+            "pilin-check",
+            "102.100.272/D7J1G0DQHJ",
+            {"milliseconds": 13409306090919, "time": "2007-09-17T07:14:50.919Z", "check": "J"},
+        ),
+        (
+            f"http://arrow.resolver.au.gov:2641/hdl/100.102/{CORDRA_AS_GIVEN}",
+            "cordra",
+            f"100.102/{CORDRA}",
+            {"path": CORDRA, "query": None, "fragment": None, "uuid": "f58fb49e-b1f8-48f0-a606-e84cef294be5"},
+        ),
+        (
+            f"100.102/{CORDRA_AS_GIVEN}?q=a#f",
+            "cordra",
+            f"100.102/{CORDRA}?q=a#f",
+            {"path": CORDRA, "query": "q=a", "fragment": "f", "uuid": "f58fb49e-b1f8-48f0-a606-e84cef294be5"},
+        ),
+        (
+            "20.500/F58FB49E-B1F8-48F0-A606-E84CEF294BE5",
+            "uuid",
+            "20.500/f58fb49e-b1f8-48f0-a606-e84cef294be5",
+            {"version": 4},
+        ),
+    ],
+)
+def test_parse_recognises_schemes_and_shows_the_spelling_given(
+    text: str, scheme: str, handle: str, details: dict[str, object]
+) -> None:
+    facts = run("name", "parse", text, "--json").json
+    assert list(facts) == DOCUMENTED
+    assert facts["scheme"] == scheme
+    assert facts["handle"] == handle
+    assert f"{facts['prefix']}/{facts['suffix']}" == handle
+    assert facts["given"] in text
+    assert facts["given"].upper() == handle.upper()
+    assert facts["details"] == details
+
+
+def test_parse_prints_one_fact_a_line() -> None:
+    assert run("name", "parse", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page3").out == (
+        f"handle       100.102/{CORDRA}\n"
+        f"given        100.102/{CORDRA_AS_GIVEN}\n"
+        "prefix       100.102\n"
+        f"suffix       {CORDRA}\n"
+        "query        part=2\n"
+        "fragment     page3\n"
+        "scheme       cordra\n"
+        f"cordra path  {CORDRA}\n"
+        "cordra uuid  f58fb49e-b1f8-48f0-a606-e84cef294be5\n"
+    )
+
+
+def test_parse_takes_a_bare_handle_literally() -> None:
+    """U7: nothing in it is decoded or cut off."""
+    facts = run("name", "parse", "10.1000/50%25?q#f", "--json").json
+    assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%25?q#f", None, None)
+
+
+def test_parse_keeps_query_and_fragment_of_a_uri_apart() -> None:
+    facts = run("name", "parse", "hdl:10.1000/50%25?q=%20#", "--json").json
+    assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%", "q=%20", "")
+
+
+def test_parse_understands_the_resolvers_it_is_told() -> None:
+    url = "https://id.example.org/hdl/10.1000/1"
+    message = refused(run("name", "parse", "http://id.example.org/10.1000/1"), "U4")
+    assert "'id.example.org' is not the address of a known resolver" in message
+    told = ("--resolver", "http://id.example.org/hdl", "--resolver", "http://other.example.org")
+    assert run("name", "parse", url, *told, "--json").json["handle"] == "10.1000/1"
+    assert run("name", "parse", "http://other.example.org/10.1000/2", *told, "--json").json["handle"] == "10.1000/2"
+
+
+def test_an_unknown_resolver_comes_with_a_hint_at_the_option() -> None:
+    assert "--resolver" in run("name", "parse", "http://id.example.org/10.1000/1").err
+
+
+@pytest.mark.parametrize("text", ["10.1000/Bücher", "10.1000/Жуковский", "10.1000/書", "10.1000/a b"])
+@pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
+def test_names_beyond_ascii_are_printed_as_they_are(text: str, locale: str) -> None:
+    """H4: UTF-8 whatever the locale."""
+    strange = {"LC_ALL": locale, "PYTHONIOENCODING": "ascii"}
+    done = run("name", "parse", "-", given=f"{text}\n".encode(), environ=strange)
+    assert done.out.splitlines()[0].split(maxsplit=1) == ["handle", text]
+
+
+@pytest.mark.parametrize(
+    ("to", "converted"),
+    [
+        ("handle", "10.1000/a/b?%"),
+        ("host", "hdl://10.1000/a%2Fb%3F%25"),
+        ("path", "hdl:10.1000/a%2Fb%3F%25"),
+        ("http", "https://hdl.handle.net/10.1000/a%2Fb%3F%25"),
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    ["10.1000/a/b?%", "hdl://10.1000/a%2Fb%3F%25", "hdl:10.1000/a/b%3F%25", "https://doi.org/10.1000/a%2Fb%3f%25"],
+)
+def test_convert_leads_from_every_form_to_every_form(text: str, to: str, converted: str) -> None:
+    """U8."""
+    done = run("name", "convert", text, "--to", to)
+    assert (done.code, done.out, done.err) == (0, f"{converted}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("to", "converted"),
+    [
+        ("handle", f"100.102/{CORDRA_AS_GIVEN}"),
+        ("host", f"hdl://100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
+        ("path", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
+        ("http", f"http://resolver.net.au/hdl/100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
+    ],
+)
+def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, converted: str) -> None:
+    """U6: the shape of a CORDRA identifier is no reason to change its spelling."""
+    uri = f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"
+    done = run("name", "convert", uri, "--to", to, "--resolver", "http://resolver.net.au/hdl/")
+    assert (done.code, done.out) == (0, f"{converted}\n")
+    left_out = "Not part of the handle, hence left out: ?part=2#page/3\n"
+    assert done.err == (left_out if to == "handle" else "")
+
+
+@pytest.mark.parametrize("resolver", ["https://hdl.handle.net", "http://example.org/hdl", "http://[::1]:8000"])
+def test_convert_writes_the_address_of_the_resolver_named_and_reads_it_back(resolver: str) -> None:
+    """U4."""
+    url = f"{resolver}/10.1000/1"
+    assert run("name", "convert", "10.1000/1", "--to", "http", "--resolver", resolver).out == f"{url}\n"
+    assert run("name", "convert", url, "--to", "path", "--resolver", resolver).out == "hdl:10.1000/1\n"
+
+
+def test_convert_prints_json_with_form_name_query_and_fragment() -> None:
+    assert run("name", "convert", "hdl:10.1000/a?q", "--to", "handle", "--json").json == {
+        "form": "handle",
+        "name": "10.1000/a",
+        "query": "q",
+        "fragment": None,
+    }
+
+
+LINES = b"""10.1000/1
+no handle
+
+hdl:10.1000/%zz
+  hdl:10.1000/2
+10.1000/\xff
+10.1000/3"""
+
+
+def test_a_bad_line_among_good_ones_is_reported_by_number_and_the_others_go_on() -> None:
+    done = run("name", "convert", "-", "--to", "path", given=LINES)
+    assert done.code == 1
+    assert done.out == "hdl:10.1000/1\nhdl:10.1000/2\nhdl:10.1000/3\n"
+    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in complaints] == [" line 2", " line 4", " line 6"]
+    assert [line[-10:] for line in complaints] == ["(rule H1)".rjust(10), "(rule U5)".rjust(10), "(rule H3)".rjust(10)]
+
+
+def test_json_of_many_names_is_one_document_a_line() -> None:
+    done = run("name", "parse", "-", "--json", given=b"10.1000/1\r\n10.1000/2\r\n")
+    assert (done.code, done.err) == (0, "")
+    assert [json.loads(line)["suffix"] for line in done.out.splitlines()] == ["1", "2"]
+
+
+def test_no_lines_are_no_names() -> None:
+    done = run("name", "parse", "-", given=b"\n  \n")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+@pytest.mark.parametrize("line", [b"10.1000/" + b"a" * 200_000, b"hdl:10.1000/a?" + b"q" * 200_000])
+def test_a_line_without_end_is_refused_whole_and_the_next_keeps_its_number(line: bytes) -> None:
+    done = run("name", "convert", "-", "--to", "path", given=line + b"\n10.1000/2\nbad\n" + line)
+    assert (done.code, done.out) == (1, "hdl:10.1000/2\n")
+    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in complaints] == [" line 1", " line 3", " line 4"]
+    assert "more than 65,536 characters" in complaints[0]
+    assert "more than 65,536 characters" in complaints[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "words"),
+    [
+        ("", "H1", "the name is empty"),
+        ("10.1000", "H1", 'there is no "/"'),
+        ("/a", "H1", "at character 1: the prefix"),
+        ("10.1000/", "H1", "at character 9: the suffix"),
+        ("10..1/a", "H2", "at character 4: the prefix has an empty segment"),
+        ("10.1000/\U0001f600", "H3", "(U+1F600) lies outside the Basic Multilingual Plane"),
+        ("10.1000/" + "a" * 2041, "H9", "the handle has 2,049 octets in UTF-8; 2,048 are the most"),
+        ("hdl:10.1000/100%", "U5", 'a "%" of the name itself is written %25'),
+        ("hdl:10.1000/%C3", "U5", "do not decode to UTF-8"),
+        ("hdl:10%2F1000/a", "H2", "at character 7: %2F in the prefix"),
+        ("https://example.org/10.1000/a", "U4", "'example.org' is not the address of a known resolver"),
+    ],
+)
+def test_a_refusal_names_place_reason_and_rule(text: str, rule: str, words: str) -> None:
+    assert words in refused(run("name", "parse", text), rule)
+
+
+@pytest.fixture(scope="module")
+def all_rules() -> dict[str, dict[str, str]]:
+    return tomllib.loads(files("perseid.names").joinpath("rules.toml").read_text(encoding="utf-8"))
+
+
+def test_rules_explains_every_rule(all_rules: dict[str, dict[str, str]]) -> None:
+    done = run("name", "rules")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in all_rules.items())
+    assert run("name", "rules", "--json").json == [{"rule": key, **rule} for key, rule in all_rules.items()]
+
+
+def test_rules_explains_one_rule_in_either_case(all_rules: dict[str, dict[str, str]]) -> None:
+    assert run("name", "rules", "h3", "--json").json == [{"rule": "H3", **all_rules["H3"]}]
+
+
+def test_a_rule_that_does_not_exist_is_not_found(all_rules: dict[str, dict[str, str]]) -> None:
+    done = run("name", "rules", "Z9", "--json")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == f"perseid: there is no rule 'Z9'; there are {', '.join(all_rules)}\n"

@@ -1,0 +1,120 @@
+"""`perseid suffix`: PILIN suffixes from moments and back, CORDRA paths (P1, P3, P7, C3 at the command line)."""
+
+import re
+from uuid import UUID
+
+import pytest
+
+from tests.cli.program import refused, run
+
+VECTORS = [
+    ("Y35XYS0QH", 13399357792865, "2007-05-25T03:49:52.865Z"),
+    ("2RDV0T0QH", 13399359587645, "2007-05-25T04:19:47.645Z"),
+    ("0N8J991QH", 13399797034750, "2007-05-30T05:50:34.750Z"),
+    ("8RBZF0DQH", 13409306026063, "2007-09-17T07:13:46.063Z"),
+    ("D7J1G0DQH", 13409306090919, "2007-09-17T07:14:50.919Z"),
+    ("X4NDP2JQH", 13412920160060, "2007-10-29T03:09:20.060Z"),
+]
+
+
+@pytest.mark.parametrize(("suffix", "milliseconds", "time"), VECTORS)
+def test_pilin_goes_from_a_moment_to_a_suffix_and_back(suffix: str, milliseconds: int, time: str) -> None:
+    """P1, P7."""
+    assert run("suffix", "pilin", "--at", time).out == f"{suffix}\n"
+    assert run("suffix", "pilin", "--decode", suffix).out == f"{time}\n"
+    whole = {"suffix": suffix, "milliseconds": milliseconds, "time": time}
+    assert run("suffix", "pilin", "--at", time, "--json").json == whole
+    assert run("suffix", "pilin", "--decode", suffix.lower(), "--json").json == whole
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["2007-09-17T07:14:50.919", "2007-09-17 09:14:50.919+02:00", "2007-09-17T07:14:50.919999Z", "20070917T071450.919Z"],
+)
+def test_pilin_reads_iso_8601_and_takes_utc_where_no_zone_is_named(moment: str) -> None:
+    assert run("suffix", "pilin", "--at", moment).out == "D7J1G0DQH\n"
+
+
+def test_pilin_of_now_has_nine_characters() -> None:
+    done = run("suffix", "pilin")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch("[0-9BCDFGHJKLMNPQRSTVWXYZ]{8}[1-9BCDFGHJKLMNPQRSTVWXYZ]\n", done.out)
+
+
+def test_pilin_json_of_now_is_consistent() -> None:
+    now = run("suffix", "pilin", "--json").json
+    assert list(now) == ["suffix", "milliseconds", "time"]
+    assert run("suffix", "pilin", "--decode", now["suffix"], "--json").json == now
+
+
+@pytest.mark.parametrize("moment", ["1582-10-15", "0001-01-01T00:00:00+23:59", "1609-10-24T00:00:00Z", "9999-12-31"])
+def test_pilin_refuses_years_out_of_reach(moment: str) -> None:
+    """P3."""
+    assert "they reach from 1609 to 2420" in refused(run("suffix", "pilin", "--at", moment), "P3")
+
+
+def test_pilin_ends_where_nine_characters_end() -> None:
+    """P3."""
+    assert run("suffix", "pilin", "--at", "2420-08-16T03:29:20.670Z").out == "ZZZZZZZZZ\n"
+    refused(run("suffix", "pilin", "--at", "2420-08-16T03:29:20.671Z"), "P3")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "rule", "words"),
+    [
+        ("O7J1G0DQH", "P7", 'at character 1: "O" (U+004F) is not in the PILIN alphabet; did you mean the digit 0?'),
+        ("D7Ji G0DQ", "P7", 'at character 4: "i" (U+0069) is not in the PILIN alphabet; did you mean the digit 1?'),
+        ("D7J1G0DQA", "P7", 'at character 9: "A" (U+0041) is not in the PILIN alphabet'),
+        ("D7J1G0DQ", "P3", "the suffix has 8 characters"),
+        ("D7J1G0DQHJ", "P3", "the suffix has 10 characters"),
+        ("", "P3", "the suffix has 0 characters"),
+        ("D7J1G0DQ0", "P3", 'does not end with "0"'),
+    ],
+)
+def test_pilin_refuses_what_is_no_suffix_and_never_mends_it_silently(suffix: str, rule: str, words: str) -> None:
+    """P3, P7."""
+    assert words in refused(run("suffix", "pilin", "--decode", suffix), rule)
+
+
+def test_pilin_takes_a_moment_or_a_suffix_but_not_both() -> None:
+    done = run("suffix", "pilin", "--at", "2007-09-17", "--decode", "D7J1G0DQH")
+    assert (done.code, done.out) == (2, "")
+    assert "either --at or --decode" in done.err
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "", "2007-13-01", "2007-09-17T25:00Z"])
+def test_pilin_wants_a_real_moment(moment: str) -> None:
+    done = run("suffix", "pilin", "--at", moment)
+    assert (done.code, done.out) == (2, "")
+    assert "ISO 8601" in done.err
+
+
+@pytest.mark.parametrize(("options", "version"), [((), 4), (("--version", "4"), 4), (("--version", "1"), 1)])
+def test_cordra_makes_a_uuid_in_32_capital_digits(options: tuple[str, ...], version: int) -> None:
+    """C3."""
+    done = run("suffix", "cordra", *options)
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch("[0-9A-F]{32}\n", done.out)
+    assert UUID(done.out.strip()).version == version
+
+
+def test_cordra_version_1_has_a_random_node_and_not_the_address_of_the_machine() -> None:
+    """C3."""
+    first, second = (UUID(run("suffix", "cordra", "--version", "1").out.strip()) for _ in range(2))
+    assert first.node != second.node
+    assert first.node & second.node & (1 << 40)
+
+
+def test_cordra_prints_json_with_suffix_version_and_uuid() -> None:
+    made = run("suffix", "cordra", "--version", "1", "--json").json
+    assert list(made) == ["suffix", "version", "uuid"]
+    assert made["version"] == 1
+    assert UUID(made["uuid"]) == UUID(made["suffix"])
+
+
+@pytest.mark.parametrize("version", ["5", "7", "0", "-1", "four"])
+def test_cordra_refuses_other_versions(version: str) -> None:
+    """C3."""
+    done = run("suffix", "cordra", "--version", version)
+    assert (done.code, done.out) == (2, "")
+    assert "version" in done.err

@@ -1,0 +1,169 @@
+"""What every command keeps to: help with examples, completion, exit codes, and which stream gets what."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from perseid.cli import app
+from tests.cli.program import finish, run
+
+
+def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Every command with its words, and whether it has commands of its own."""
+    if isinstance(command, TyperGroup):
+        yield path, True
+        for name, child in command.commands.items():
+            yield from walk(child, (*path, name))
+    else:
+        yield path, False
+
+
+COMMANDS = list(walk(typer.main.get_command(app)))
+LEAVES = [path for path, is_group in COMMANDS if not is_group]
+GROUPS = [path for path, is_group in COMMANDS if is_group]
+
+
+def words(path: tuple[str, ...]) -> str:
+    return " ".join(path) or "perseid"
+
+
+def test_the_walk_finds_the_commands() -> None:
+    assert set(LEAVES) >= {
+        ("name", "parse"),
+        ("name", "convert"),
+        ("name", "rules"),
+        ("suffix", "pilin"),
+        ("suffix", "cordra"),
+    }
+    assert GROUPS[0] == ()
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.code, done.out, done.err) == (0, f"perseid {metadata.version('perseid')}\n", "")
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=words)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_of_a_command_explains_shows_an_example_and_mentions_json(path: tuple[str, ...], option: str) -> None:
+    done = run(*path, option)
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: perseid {' '.join(path)} " in done.out
+    assert "--json" in done.out
+    assert re.search(rf"^ Examples?:\s+perseid {' '.join(path)}\b", done.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=words)
+def test_the_examples_in_help_work(path: tuple[str, ...]) -> None:
+    shown = run(*path, "--help", environ={"COLUMNS": "300"}).out
+    examples = re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        done = run(*shlex.split(example))
+        assert (done.code, done.err) == (0, ""), example
+        assert done.out
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=words)
+def test_help_of_a_group_lists_its_commands(path: tuple[str, ...]) -> None:
+    done = run(*path, "--help")
+    assert (done.code, done.err) == (0, "")
+    for child in (other[-1] for other, _ in COMMANDS if other and other[:-1] == path):
+        assert re.search(rf"^│ {child} ", done.out, re.MULTILINE)
+
+
+def test_help_of_the_program_tells_of_json_and_examples() -> None:
+    shown = run("--help").out
+    assert "--json" in shown
+    assert "perseid COMMAND --help" in shown
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=words)
+def test_a_group_alone_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
+    done = run(*path)
+    assert done.code == 2
+    assert "Usage: perseid" in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bogus",),
+        ("name", "bogus"),
+        ("--bogus",),
+        ("name", "parse"),
+        ("name", "parse", "10.1/a", "10.1/b"),
+        ("name", "parse", "10.1/a", "--bogus"),
+        ("name", "parse", "10.1/a", "--resolver", "example.org"),
+        ("name", "parse", "10.1/a", "--resolver", "http://example.org/a/b"),
+        ("name", "convert", "10.1/a"),
+        ("name", "convert", "10.1/a", "--to", "urn"),
+        ("suffix", "pilin", "D7J1G0DQH"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_a_code_of_its_own_and_prints_no_data(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: perseid" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("name", "parse", "10.1/a"), 0),
+        (("name", "parse", "10.1"), 1),
+        (("suffix", "pilin", "--decode", "O7J1G0DQH"), 1),
+        (("name", "parse"), 2),
+        (("name", "rules", "Z9"), 3),
+    ],
+)
+def test_data_goes_to_standard_output_and_everything_else_to_standard_error(
+    arguments: tuple[str, ...], code: int
+) -> None:
+    for option in ((), ("--json",)):
+        done = run(*arguments, *option)
+        assert done.code == code
+        assert (done.out == "") == (code != 0)
+        assert (done.err == "") == (code == 0)
+
+
+def test_completion_of_bash_is_shown_and_works() -> None:
+    script = """
+        eval "$(perseid --show-completion)"
+        complete_words() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _perseid_completion perseid
+            echo "${COMPREPLY[@]}"
+        }
+        complete -p perseid
+        complete_words perseid ""
+        complete_words perseid name ""
+        complete_words perseid name c
+        complete_words perseid name convert 10.1/a --to h
+        complete_words perseid suffix cordra --js
+    """
+    done = finish(["bash", "--norc", "-c", script])
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "complete -o default -F _perseid_completion perseid",
+        "name suffix",
+        "parse convert rules",
+        "convert",
+        "handle host http",
+        "--json",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_is_there_for_other_shells(shell: str) -> None:
+    done = finish(
+        ["perseid", "--show-completion", shell], environ={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    )
+    assert (done.code, done.err) == (0, "")
+    assert f"_PERSEID_COMPLETE=complete_{shell}" in done.out
