@@ -1,0 +1,193 @@
+"""HS_ADMIN: who administers a handle, and what they may do.
+
+    0   u16    permissions
+    2   bytes  the administrator's handle
+    …   i32    the administrator's index; 0 is any index of that handle
+    (…) 2      zeros, in records written by software up to 7.3: kept, because the octets of a value are signed
+
+The same permissions are written in three orders, and mixing them up gives rights away:
+
+- JSON: twelve digits, the highest bit (list handles) first.
+- batch files: twelve digits, the lowest bit (add handle) first; their manual shows another order, which nobody
+  implements.
+- text: words, `200:0.NA/12345:add_value,modify_value`; no words mean all permissions. A handle with a colon in it
+  always needs words behind it, so that a mistyped word never becomes part of the name.
+"""
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final, Self
+
+from .binary import Reader, Writer
+from .errors import InvalidData, RecordMisuse
+from .plain import JsonObject, a_flag, an_object, check_text
+from .refs import ref_from_json, ref_from_text, ref_to_json
+from .value import ValueRef
+
+
+class AdminPermission(IntFlag):
+    """What an administrator may do. The upper four bits have no meaning and are kept."""
+
+    ADD_HANDLE = 0x0001
+    """Create handles under the prefix; on `0.NA/…`."""
+    DELETE_HANDLE = 0x0002
+    ADD_NA = 0x0004
+    """Create derived prefixes."""
+    DELETE_NA = 0x0008
+    MODIFY_VALUE = 0x0010
+    REMOVE_VALUE = 0x0020
+    ADD_VALUE = 0x0040
+    MODIFY_ADMIN = 0x0080
+    REMOVE_ADMIN = 0x0100
+    ADD_ADMIN = 0x0200
+    READ_VALUE = 0x0400
+    """Read values that are not public."""
+    LIST_HANDLES = 0x0800
+
+
+ALL_PERMISSIONS: Final = AdminPermission(0x0FFF)
+"""Every permission that there is."""
+
+_KNOWN_BITS = 12
+_ALL_BITS = 16
+_LEGACY_TAIL = b"\0\0"
+_ALL, _NONE, _LEGACY = "all", "none", "legacy"
+_WORDS = {member.name.lower(): member for member in AdminPermission if member.name} | {
+    f"bit_{position}": AdminPermission(1 << position) for position in range(_KNOWN_BITS, _ALL_BITS)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """One administrator, or a group of them."""
+
+    administrator: ValueRef
+    """A key that proves the administrator, or an HS_VLIST of such."""
+    permissions: AdminPermission = ALL_PERMISSIONS
+    """What they may do."""
+    legacy_length: bool = False
+    """Whether the octets end in the two zeros of old software."""
+
+    def __post_init__(self) -> None:
+        if not self.administrator.handle:
+            raise RecordMisuse("an administrator has a handle")
+        if not 0 <= self.permissions < 1 << _ALL_BITS:
+            raise RecordMisuse(f"permissions of {int(self.permissions):#x} do not fit 16 bits")
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> Self:
+        """Take the data of a value; none or two zeros may follow."""
+        reader = Reader(octets)
+        permissions = AdminPermission(int.from_bytes(reader.octets(2), "big"))
+        administrator = ValueRef.read(reader)
+        tail = reader.rest()
+        if tail not in (b"", _LEGACY_TAIL):
+            raise InvalidData(f"{len(tail)} octets follow the administrator's index; it may be two zeros")
+        return cls._checked(administrator, permissions, bool(tail))
+
+    def to_bytes(self) -> bytes:
+        """The data of a value."""
+        writer = Writer().octets(self.permissions.to_bytes(2, "big"))
+        self.administrator.write(writer)
+        return writer.octets(_LEGACY_TAIL if self.legacy_length else b"").done()
+
+    @classmethod
+    def from_json(cls, plain: object) -> Self:
+        """Take `{"handle":…, "index":…, "permissions":…}` with permissions in any of the forms clients send."""
+        members = an_object(plain, "the administrator")
+        legacy = a_flag(members.get("legacyByteLength", False), "legacyByteLength")
+        permissions = _permissions_from_json(members.get("permissions"))
+        return cls._checked(ref_from_json(members, "the administrator"), permissions, legacy)
+
+    def to_json(self) -> JsonObject:
+        """Handle, index, twelve digits (sixteen if unknown bits are set), and the mark of the long form."""
+        digits = _KNOWN_BITS if self.permissions <= ALL_PERMISSIONS else _ALL_BITS
+        plain = ref_to_json(self.administrator)
+        plain["permissions"] = f"{self.permissions:0{digits}b}"
+        if self.legacy_length:
+            plain["legacyByteLength"] = True
+        return plain
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Take `INDEX:HANDLE`, with `:WORD,WORD…` behind it unless all permissions are meant."""
+        index, _, rest = text.partition(":")
+        handle, colon, words = rest.rpartition(":")
+        if not colon:
+            return cls._checked(ref_from_text(text), ALL_PERMISSIONS, False)
+        permissions, legacy = _permissions_from_words(words)
+        return cls._checked(ref_from_text(f"{index}:{handle}"), permissions, legacy)
+
+    def to_text(self) -> str:
+        """The shortest text that says the same, words in the order of the bits."""
+        if self.permissions == ALL_PERMISSIONS and not self.legacy_length and ":" not in self.administrator.handle:
+            return str(self.administrator)
+        return f"{self.administrator}:{_permissions_to_words(self.permissions, self.legacy_length)}"
+
+    @classmethod
+    def _checked(cls, administrator: ValueRef, permissions: AdminPermission, legacy: bool) -> Self:
+        if not administrator.handle:
+            raise InvalidData("the administrator's handle is empty")
+        return cls(administrator, permissions, legacy)
+
+
+def permissions_to_batch(permissions: AdminPermission) -> str:
+    """Twelve digits as batch files have them: the lowest bit first. Unknown bits have no place there."""
+    return f"{permissions & ALL_PERMISSIONS:0{_KNOWN_BITS}b}"[::-1]
+
+
+def permissions_from_batch(text: str) -> AdminPermission:
+    """Take the twelve digits of a batch file."""
+    if len(text) != _KNOWN_BITS or text.strip("01"):
+        raise InvalidData(f"administrator permissions are {_KNOWN_BITS} digits 0 or 1, not {text[:20]!a}")
+    return AdminPermission(int(text[::-1], 2))
+
+
+def _permissions_from_json(plain: object) -> AdminPermission:
+    """All forms that the deployed reader takes.
+
+    One is not read as deployed: a string with anything but digits in it, "true" for example, which would quietly
+    grant nothing.
+    """
+    if plain is None or isinstance(plain, bool):
+        return ALL_PERMISSIONS if plain else AdminPermission(0)
+    if isinstance(plain, list):
+        if len(plain) > _KNOWN_BITS:
+            raise InvalidData(f"{len(plain)} permissions are too many; there are {_KNOWN_BITS}")
+        return AdminPermission(sum(1 << bit for bit, item in enumerate(plain) if item))
+    if isinstance(plain, int):
+        if not 0 <= plain <= ALL_PERMISSIONS:
+            raise InvalidData(f"permissions given as a number have at most {_KNOWN_BITS} bits")
+        return AdminPermission(plain)
+    if plain == "*":
+        return ALL_PERMISSIONS
+    if not isinstance(plain, str) or plain.strip("01"):
+        raise InvalidData('permissions are digits 0 and 1, the last one for adding handles, or "*" for all')
+    # Sixteen digits are all bits, as they are written when an unknown one is set; otherwise twelve count.
+    digits = plain if len(plain) == _ALL_BITS else plain[-_KNOWN_BITS:]
+    return AdminPermission(int(digits or "0", 2))
+
+
+def _permissions_from_words(text: str) -> tuple[AdminPermission, bool]:
+    check_text(text, "the permissions")
+    words = text.split(",")
+    permissions = AdminPermission(0)
+    legacy = False
+    for word in words:
+        if word == _LEGACY:
+            legacy = True
+        elif word == _ALL:
+            permissions |= ALL_PERMISSIONS
+        elif word in _WORDS:
+            permissions |= _WORDS[word]
+        elif word != _NONE:
+            known = ", ".join([*list(_WORDS)[:_KNOWN_BITS], _ALL, _NONE])
+            raise InvalidData(f"{word[:40]!r} is not a permission; there are {known}")
+    return permissions, legacy
+
+
+def _permissions_to_words(permissions: AdminPermission, legacy: bool) -> str:
+    words = [word for word, bit in _WORDS.items() if bit in permissions]
+    if permissions & ALL_PERMISSIONS == ALL_PERMISSIONS:
+        words[:_KNOWN_BITS] = [_ALL]
+    return ",".join((words or [_NONE]) + ([_LEGACY] if legacy else []))

@@ -1,0 +1,204 @@
+"""One bounded reader and one writer for every binary structure of the protocol.
+
+Integers are big-endian and, as in the deployed implementation, signed; there is no padding. A `Reader` never
+returns fewer octets than were asked for, never reads past its end, and never allocates more than its input
+justifies: a count or length that the remaining octets cannot hold is refused before anything is made.
+"""
+
+from struct import Struct
+from typing import Final, Self
+
+from .errors import InvalidData, RecordMisuse
+
+MAX_OCTETS: Final = 1_048_576
+"""The longest single octet string, and the most items of a list: the deployed implementation's own limit."""
+
+MAX_DEPTH: Final = 16
+"""How deeply structures may stand in structures. The protocol's own reach four (message, credential, signed
+information, signature); a margin for records inside values inside messages, and an end for hostile nesting."""
+
+_I16 = Struct(">h")
+_I32 = Struct(">i")
+_I64 = Struct(">q")
+_U32 = Struct(">I")
+
+
+class Reader:
+    """Reads a structure from the front. Methods are named after the types of the protocol's description."""
+
+    __slots__ = ("_data", "_depth", "_end", "_position", "_start")
+
+    def __init__(self, data: bytes, start: int = 0, end: int | None = None, *, depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            raise InvalidData(f"structures are nested more than {MAX_DEPTH} deep", 0)
+        self._data = data
+        self._start = start
+        self._position = start
+        self._end = len(data) if end is None else end
+        self._depth = depth
+
+    @property
+    def remaining(self) -> int:
+        """How many octets are left."""
+        return self._end - self._position
+
+    @property
+    def offset(self) -> int:
+        """How many octets have been read."""
+        return self._position - self._start
+
+    def u8(self) -> int:
+        """One octet."""
+        position = self._take(1)
+        return self._data[position]
+
+    def i16(self) -> int:
+        """Two octets, signed."""
+        value: int = _I16.unpack_from(self._data, self._take(2))[0]
+        return value
+
+    def i32(self) -> int:
+        """Four octets, signed."""
+        value: int = _I32.unpack_from(self._data, self._take(4))[0]
+        return value
+
+    def u32(self) -> int:
+        """Four octets, unsigned: for times, which are counted modulo 2³²."""
+        value: int = _U32.unpack_from(self._data, self._take(4))[0]
+        return value
+
+    def i64(self) -> int:
+        """Eight octets, signed."""
+        value: int = _I64.unpack_from(self._data, self._take(8))[0]
+        return value
+
+    def peek(self) -> int:
+        """The next octet, which stays unread."""
+        position = self._take(1)
+        self._position = position
+        return self._data[position]
+
+    def octets(self, count: int) -> bytes:
+        """Exactly so many octets."""
+        position = self._take(count)
+        return self._data[position : position + count]
+
+    def bytes_(self, limit: int = MAX_OCTETS) -> bytes:
+        """An octet string behind its length."""
+        length = self.i32()
+        if not 0 <= length <= limit:
+            raise self.problem(f"a length of {length} is not between 0 and {limit}")
+        position = self._take(length)
+        return self._data[position : position + length]
+
+    def text(self, limit: int = MAX_OCTETS) -> str:
+        """A UTF-8 string behind its length."""
+        octets = self.bytes_(limit)
+        try:
+            return octets.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.problem(f"a text is not UTF-8 (octet {error.start} of {len(octets)})") from None
+
+    def count(self, size: int, limit: int = MAX_OCTETS) -> int:
+        """The number of items that follow, each of at least `size` octets."""
+        count = self.i32()
+        if not 0 <= count <= limit:
+            raise self.problem(f"a count of {count} is not between 0 and {limit}")
+        if count * size > self.remaining:
+            raise self.problem(f"{count} items are announced, but only {self.remaining} octets are left")
+        return count
+
+    def rest(self) -> bytes:
+        """Everything that is left."""
+        return self.octets(self.remaining)
+
+    def inner(self, length: int) -> "Reader":
+        """A reader for the next `length` octets, which this one skips."""
+        position = self._take(length)
+        return Reader(self._data, position, position + length, depth=self._depth + 1)
+
+    def finish(self) -> None:
+        """Refuse octets that should not be there."""
+        if self.remaining:
+            raise self.problem(f"{self.remaining} octets too many")
+
+    def problem(self, message: str) -> InvalidData:
+        """An objection at the present position."""
+        return InvalidData(message, self.offset)
+
+    def _take(self, count: int) -> int:
+        position = self._position
+        after = position + count
+        if after > self._end or count < 0:
+            raise self.problem(f"{count} octets are needed, {self.remaining} are left")
+        self._position = after
+        return position
+
+
+class Writer:
+    """Collects a structure; the mirror image of `Reader`."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def u8(self, value: int) -> Self:
+        """One octet."""
+        if not 0 <= value <= 0xFF:
+            raise RecordMisuse(f"{value} does not fit one octet")
+        self._buffer.append(value)
+        return self
+
+    def i16(self, value: int) -> Self:
+        """Two octets, signed."""
+        if not -0x8000 <= value <= 0x7FFF:
+            raise RecordMisuse(f"{value} does not fit 16 bits")
+        self._buffer += _I16.pack(value)
+        return self
+
+    def i32(self, value: int) -> Self:
+        """Four octets, signed."""
+        if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
+            raise RecordMisuse(f"{value} does not fit 32 bits")
+        self._buffer += _I32.pack(value)
+        return self
+
+    def u32(self, value: int) -> Self:
+        """Four octets, modulo 2³²."""
+        self._buffer += _U32.pack(value & 0xFFFF_FFFF)
+        return self
+
+    def i64(self, value: int) -> Self:
+        """Eight octets, signed."""
+        if not -(1 << 63) <= value < 1 << 63:
+            raise RecordMisuse(f"{value} does not fit 64 bits")
+        self._buffer += _I64.pack(value)
+        return self
+
+    def octets(self, value: bytes) -> Self:
+        """Octets as they are."""
+        self._buffer += value
+        return self
+
+    def bytes_(self, value: bytes) -> Self:
+        """An octet string behind its length."""
+        if len(value) > MAX_OCTETS:
+            raise RecordMisuse(f"{len(value)} octets are too many for one string; {MAX_OCTETS} are the most")
+        self._buffer += _I32.pack(len(value))
+        self._buffer += value
+        return self
+
+    def text(self, value: str) -> Self:
+        """A UTF-8 string behind its length."""
+        try:
+            return self.bytes_(value.encode("utf-8"))
+        except UnicodeEncodeError:
+            raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
+
+    def done(self) -> bytes:
+        """What was written."""
+        return bytes(self._buffer)

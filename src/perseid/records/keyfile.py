@@ -1,0 +1,150 @@
+"""Private key files (privkey.bin, admpriv.bin …): a private key, plain or protected by a passphrase.
+
+A file begins with an i32, the scheme (native protocol, 9.7.3):
+
+    1  none    the plain form
+    0  (old)   DES-ECB, key = first 8 octets of MD5(passphrase)
+    2  (old)   8 octets IV, then DES-CBC; key as before
+    3          bytes salt   i32 iterations   i32 key bits   bytes IV   bytes ciphertext (3DES-CBC)
+    4          the same with AES-CBC; what is written when a passphrase is given
+
+Schemes 3 and 4 derive the key with PBKDF2 "over the passphrase octets (UTF-8); only ASCII passphrases have been
+checked, and the widening quirk may apply to others (a reader should try both)": we do, and write the octets as they
+are. "Read iterations, key length and IV length from the file, do not assume them", within the bounds of `pbkdf2`.
+
+"Scheme numbers stay below 10 while the first word of a public-key file is a string length above 10, which tells the
+two kinds of file apart."
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from .binary import Reader, Writer
+from .blocks import BlockCipher, decrypt_blocks, encrypt_blocks, fits
+from .errors import InvalidData, RecordMisuse
+from .openenum import OpenEnum
+from .pbkdf2 import ITERATIONS, derive, widened
+from .privkey import PrivateKey
+
+MAX_FILE: Final = 65_536
+"""Octets of the longest key file; the longest key takes about 5,000."""
+
+_SALT = 16
+_FIRST_PUBLIC_WORD = 10  # no scheme is as high, no name of a kind of public key as short
+
+
+class Scheme(OpenEnum):
+    """How a key file is protected."""
+
+    DES_ECB = 0
+    """Hardly at all; for old readers only."""
+    NONE = 1
+    DES_CBC = 2
+    """Hardly at all; for old readers only."""
+    TDES = 3
+    AES = 4
+
+
+_CIPHERS = {Scheme.TDES: (BlockCipher.TDES, 192), Scheme.AES: (BlockCipher.AES, 128)}
+"""The ciphers of the schemes with PBKDF2, and the bits of the keys that are written."""
+
+
+def is_private_key_file(octets: bytes) -> bool:
+    """Whether a file holds a private key; if not, it should be a public one."""
+    return Reader(octets).i32() < _FIRST_PUBLIC_WORD
+
+
+def needs_passphrase(octets: bytes) -> bool:
+    """Whether a private key file cannot be read without a passphrase."""
+    return _scheme(Reader(octets)) != Scheme.NONE
+
+
+def read_key_file(octets: bytes, passphrase: bytes | None) -> PrivateKey:
+    """Take the key from a file. A passphrase that is not needed does no harm."""
+    attempts = [passphrase]
+    if passphrase is not None and not passphrase.isascii():
+        attempts.append(widened(passphrase))
+    for attempt in attempts[:-1]:
+        try:
+            return PrivateKey.from_bytes(unprotect(octets, attempt))
+        except InvalidData:
+            continue
+    plain = unprotect(octets, attempts[-1])
+    try:
+        return PrivateKey.from_bytes(plain)
+    except InvalidData:
+        if needs_passphrase(octets):
+            raise InvalidData(_WRONG_PASSPHRASE) from None
+        raise
+
+
+def write_key_file(
+    key: PrivateKey, passphrase: bytes | None, random: Callable[[int], bytes], scheme: Scheme = Scheme.AES
+) -> bytes:
+    """The file of a key. Without a passphrase it is not protected, whichever scheme is named."""
+    return protect(key.to_bytes(), passphrase, random, scheme)
+
+
+def protect(
+    plain: bytes, passphrase: bytes | None, random: Callable[[int], bytes], scheme: Scheme = Scheme.AES
+) -> bytes:
+    """Put the plain form of a key into a file."""
+    if passphrase is None:
+        return Writer().i32(Scheme.NONE).octets(plain).done()
+    writer = Writer().i32(scheme)
+    if scheme == Scheme.DES_ECB:
+        return writer.octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), None, plain)).done()
+    if scheme == Scheme.DES_CBC:
+        iv = random(BlockCipher.DES.block)
+        return writer.octets(iv).octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), iv, plain)).done()
+    if scheme not in _CIPHERS:
+        raise RecordMisuse(f"scheme {scheme.value} does not protect a key with a passphrase")
+    cipher, bits = _CIPHERS[scheme]
+    salt, iv = random(_SALT), random(cipher.block)
+    ciphertext = encrypt_blocks(cipher, derive(passphrase, salt, ITERATIONS, bits), iv, plain)
+    return writer.bytes_(salt).i32(ITERATIONS).i32(bits).bytes_(iv).bytes_(ciphertext).done()
+
+
+def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
+    """Take the plain form of a key from a file; a wrong passphrase may go unnoticed here and give other octets."""
+    reader = Reader(octets)
+    scheme = _scheme(reader)
+    if scheme == Scheme.NONE:
+        return reader.rest()
+    if passphrase is None:
+        raise InvalidData("the key file is protected by a passphrase, and none was given")
+    if scheme in _CIPHERS:
+        cipher, _ = _CIPHERS[scheme]
+        salt, iterations, bits = reader.bytes_(), reader.i32(), reader.i32()
+        iv, ciphertext = reader.bytes_(), reader.bytes_()
+        reader.finish()
+        key = derive(passphrase, salt, iterations, bits)
+        if not fits(cipher, key):
+            raise InvalidData(f"{bits} bits of key do not fit {cipher}")
+    else:
+        cipher, key = BlockCipher.DES, _des_key(passphrase)
+        iv = reader.octets(cipher.block) if scheme == Scheme.DES_CBC else b""
+        ciphertext = reader.rest()
+    try:
+        return decrypt_blocks(cipher, key, None if scheme == Scheme.DES_ECB else iv, ciphertext)
+    except InvalidData:
+        raise InvalidData(_WRONG_PASSPHRASE) from None
+
+
+def _scheme(reader: Reader) -> Scheme:
+    if reader.remaining > MAX_FILE:
+        raise InvalidData(f"a key file has at most {MAX_FILE:,} octets")
+    scheme = Scheme(reader.i32())
+    if scheme >= _FIRST_PUBLIC_WORD:
+        raise InvalidData("this is not the file of a private key; it may be that of a public one", 0)
+    if scheme not in Scheme.__members__.values():
+        raise InvalidData(f"key files of scheme {scheme.value} are not known", 0)
+    return scheme
+
+
+def _des_key(passphrase: bytes) -> bytes:
+    return hashlib.md5(passphrase, usedforsecurity=False).digest()[:8]
+
+
+_WRONG_PASSPHRASE = "the passphrase is wrong, or the file is damaged"  # noqa: S105 - a sentence

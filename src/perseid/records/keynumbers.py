@@ -1,0 +1,72 @@
+"""The numbers of keys, on the wire and in JSON; shared by public and private keys.
+
+On the wire (native protocol, 9.7.1): "Every number is written as bytes holding a big-endian two's-complement integer:
+positive numbers whose top bit is set get a leading 00. Readers interpret the octets as unsigned, so a missing 00 is
+tolerated on input." In JSON (9.7.4): "All base64url without padding, minimal unsigned big-endian (no leading zero
+octet)."
+
+How long a number may be is said here, what it may be by the key it belongs to.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+from typing import Final
+
+from .binary import Reader, Writer
+from .errors import InvalidData
+from .octets import from_base64
+from .plain import JsonObject, a_text, member
+
+MAX_KEY_BITS: Final = 8192
+"""The longest RSA and DSA keys: one RSA verification with the exponent 65537 then costs 0.3 ms."""
+
+MIN_KEY_BITS: Final = 512
+"""The shortest RSA and DSA keys: what deployed software takes. Such keys can be broken; records that hold them must
+be readable all the same, and who may rely on them is a matter of policy."""
+
+MAX_NUMBER: Final = MAX_KEY_BITS // 8 + 1
+"""Octets of the longest number: all bits of the longest key, and the zero octet that keeps it positive."""
+
+MAX_KIND: Final = 32
+"""Octets of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
+
+_MAX_DIGITS = (MAX_NUMBER + 2) // 3 * 4  # of base64
+
+
+def key_type(members: JsonObject) -> str:
+    """The kind of a JSON key, in capitals: deployed readers take any case. Empty if there is none."""
+    kty = members.get("kty")
+    return kty.upper() if isinstance(kty, str) else ""
+
+
+def read_numbers(reader: Reader, names: Iterable[str]) -> dict[str, int]:
+    """Take one number for each name."""
+    return {name: int.from_bytes(reader.bytes_(MAX_NUMBER), "big") for name in names}
+
+
+def write_numbers(writer: Writer, numbers: Iterable[int]) -> None:
+    """Add numbers, none of them negative."""
+    for number in numbers:
+        writer.bytes_(number.to_bytes(number.bit_length() // 8 + 1, "big"))
+
+
+def numbers_from_json(members: JsonObject, names: Iterable[str]) -> dict[str, int]:
+    """Take one number for each name from a JSON object; whatever else it holds does not matter."""
+    numbers = {}
+    for name in names:
+        what = f"the number {name} of the key"
+        text = a_text(member(members, name, "the key"), what)
+        if len(text) > _MAX_DIGITS:
+            raise InvalidData(f"{what} is longer than {MAX_NUMBER} octets")
+        numbers[name] = int.from_bytes(from_base64(text, what), "big")
+    return numbers
+
+
+def numbers_to_json(numbers: dict[str, int]) -> JsonObject:
+    """Numbers in base64url."""
+    return {name: _to_base64url(number) for name, number in numbers.items()}
+
+
+def _to_base64url(number: int) -> str:
+    octets = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")

@@ -1,0 +1,153 @@
+"""Plain objects, as JSON readers make them: bounds first, then each part taken by what it should be.
+
+A plain object is a dict with text keys, a list, a text, a number, a boolean or None. What comes from outside may
+hold anything anywhere; every function here gives what was asked for or raises `InvalidData` with the name of the
+part that is wrong. Unknown members are never looked at.
+"""
+
+import math
+from typing import Final, TypeAlias
+
+import msgspec
+
+from .errors import InvalidData, RecordMisuse
+
+JsonObject: TypeAlias = dict[str, object]
+"""What we write; ready for any JSON writer."""
+
+MAX_JSON_DEPTH: Final = 16
+"""How deeply lists and objects may stand in each other. A record with a site with a key needs nine."""
+
+MAX_JSON_OCTETS: Final = 4 * 1_048_576
+"""The longest JSON text. The longest message has 262,144 octets, and an octet of a record takes at most ten of
+JSON (an interface of a site); the longest single value, 1,048,576 octets, takes 1.4 million in base64."""
+
+MAX_JSON_ITEMS: Final = MAX_JSON_OCTETS // 2
+"""The most items in a plain object: no text of the greatest length has more (`1,1,1,…`)."""
+
+_MAX_NUMBER = 10**15
+"""Beyond this a float no longer tells one whole number from the next, and nothing here is so large."""
+
+
+def parse_json(text: str | bytes) -> object:
+    """The plain object that a JSON text stands for; bounded."""
+    if isinstance(text, str):
+        check_text(text, "the JSON")
+        text = text.encode("utf-8")
+    if len(text) > MAX_JSON_OCTETS:
+        raise InvalidData(f"{len(text):,} octets of JSON are too many; {MAX_JSON_OCTETS:,} are the most")
+    try:
+        plain = msgspec.json.decode(text)
+    except RecursionError:
+        raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidData(f"this is not JSON: {error}") from None
+    check_bounds(plain)
+    return plain
+
+
+def write_json(plain: object) -> str:
+    """The shortest JSON text of a plain object, members in their order."""
+    try:
+        return msgspec.json.encode(plain).decode("utf-8")
+    except UnicodeEncodeError:
+        raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
+
+
+def check_bounds(plain: object) -> None:
+    """Refuse what is nested too deeply or has too many items, without recursion."""
+    level = [plain]
+    count = 0
+    for _ in range(MAX_JSON_DEPTH + 1):
+        count += len(level)
+        if count > MAX_JSON_ITEMS:
+            raise InvalidData(f"the JSON has more than {MAX_JSON_ITEMS:,} items")
+        containers = [item for item in level if isinstance(item, dict | list)]
+        if not containers:
+            return
+        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
+    raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep")
+
+
+def an_object(plain: object, what: str) -> JsonObject:
+    """A JSON object."""
+    if not isinstance(plain, dict):
+        raise InvalidData(f"{what} should be a JSON object, not {kind(plain)}")
+    return plain
+
+
+def a_list(plain: object, what: str) -> list[object]:
+    """A JSON array without null in it: that is what a trailing comma leaves in lenient readers."""
+    if not isinstance(plain, list):
+        raise InvalidData(f"{what} should be a JSON array, not {kind(plain)}")
+    if None in plain:
+        raise InvalidData(f"{what} has an item that is null; is there a comma too many?")
+    return plain
+
+
+def a_text(plain: object, what: str) -> str:
+    """A JSON string that has a UTF-8 form."""
+    if not isinstance(plain, str):
+        raise InvalidData(f"{what} should be a string, not {kind(plain)}")
+    check_text(plain, what)
+    return plain
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse text without a UTF-8 form."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidData(f"{what} holds half of a surrogate pair (character {error.start + 1})") from None
+
+
+def a_flag(plain: object, what: str) -> bool:
+    """True or false."""
+    if not isinstance(plain, bool):
+        raise InvalidData(f"{what} should be true or false, not {kind(plain)}")
+    return plain
+
+
+def a_number(plain: object, what: str, low: int = -0x8000_0000, high: int = 0x7FFF_FFFF) -> int:
+    """A whole number in a range; it may be written as text, and a fraction is cut off, as clients send them."""
+    number = _whole(plain)
+    if number is None:
+        raise InvalidData(f"{what} should be a number, not {kind(plain)}")
+    if not low <= number <= high:
+        raise InvalidData(f"{what} should be between {low} and {high}")
+    return number
+
+
+def member(plain: JsonObject, name: str, what: str) -> object:
+    """A member that must be there."""
+    try:
+        return plain[name]
+    except KeyError:
+        raise InvalidData(f'{what} has no "{name}"') from None
+
+
+def kind(plain: object) -> str:
+    """What a plain object is, for an objection; it never shows the contents, which may be secret."""
+    if plain is None:
+        return "null"
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, int | float):
+        return "a number"
+    if isinstance(plain, str):
+        return "a string"
+    return "an array" if isinstance(plain, list) else "an object"
+
+
+def _whole(plain: object) -> int | None:
+    if isinstance(plain, bool):
+        return None
+    if isinstance(plain, int):
+        return plain
+    if isinstance(plain, float):
+        return int(plain) if math.isfinite(plain) and abs(plain) < _MAX_NUMBER else None
+    if isinstance(plain, str) and len(plain) < len(str(_MAX_NUMBER)):
+        digits = plain.removeprefix("-")
+        if digits.isascii() and digits.isdecimal():
+            return int(plain)
+    return None

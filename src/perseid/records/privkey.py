@@ -1,0 +1,331 @@
+"""Private keys: RSA, with and without its primes, and DSA.
+
+The plain form (native protocol, 9.7.2): a name, then numbers as in public keys, "no flags field, no trailing octets":
+
+    DSA              str DSA_PRIV_KEY     bytes x   p   q   g
+    RSA (normal)     str RSA_PRIVCRT_KEY  bytes n   e   d   p   q   d mod (p-1)   d mod (q-1)   1/q mod p
+    RSA (no primes)  str RSA_PRIV_KEY     bytes n   d
+
+The JSON form (9.7.4) is that of the public key with `d` and possibly `p`, `q`, `dp`, `dq`, `qi` (RSA), or with `x`
+instead of `y` (DSA). The files that protect this form with a passphrase are in `keyfile`.
+
+A key is checked when it is made: its numbers must belong together. `repr()` shows its kind and length only.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import gcd
+from typing import ClassVar, Final, Self
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_der_private_key
+
+from .binary import Reader, Writer
+from .errors import InvalidData, RecordMisuse
+from .keynumbers import MAX_KIND, key_type, numbers_from_json, numbers_to_json, read_numbers, write_numbers
+from .plain import JsonObject, an_object, parse_json, write_json
+from .pubkey import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
+
+USUAL_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
+"""The public exponents that are tried for an RSA key without primes, whose plain form leaves the exponent out:
+the usual one first, then other small ones."""
+
+
+class PrivateKey(ABC):
+    """A private key of one of three kinds: `RsaPrivateKey`, `RsaPrivateKeyWithoutPrimes`, `DsaPrivateKey`."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str]
+    """The name in the plain form."""
+    KTY: ClassVar[str]
+    """The name in JSON."""
+    ON_WIRE: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of the plain form."""
+    IN_JSON: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of JSON."""
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> Self:
+        """Take a key from its plain form; called on one kind, it takes only that kind."""
+        reader = Reader(octets)
+        known = _BY_KIND.get(reader.text(MAX_KIND))
+        if known is None:
+            # The name is not repeated: what is decrypted with a wrong passphrase could be anything.
+            raise InvalidData("private keys of this kind are not known", 4)
+        numbers = read_numbers(reader, known.ON_WIRE)
+        reader.finish()
+        return cls._make(known, numbers)
+
+    def to_bytes(self) -> bytes:
+        """The plain form."""
+        writer = Writer().text(self.KIND)
+        write_numbers(writer, [getattr(self, name) for name in self.ON_WIRE])
+        return writer.done()
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Take a key from a JSON object."""
+        members = an_object(value, "a key")
+        known: type[PrivateKey]
+        kind = key_type(members)
+        if kind == "DSA":
+            known = DsaPrivateKey
+        elif kind == "RSA":
+            known = RsaPrivateKey if "p" in members else RsaPrivateKeyWithoutPrimes
+        else:
+            raise InvalidData("the key's kty is not RSA or DSA")
+        return cls._make(known, numbers_from_json(members, known.IN_JSON))
+
+    def to_json(self) -> JsonObject:
+        """The JSON object, which must be kept secret."""
+        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Take a key from JSON text."""
+        return cls.from_json(parse_json(text))
+
+    def to_text(self) -> str:
+        """The JSON text, in one line, which must be kept secret."""
+        return write_json(self.to_json())
+
+    @classmethod
+    def from_pkcs8(cls, octets: bytes) -> Self:
+        """Take a key that other software has written, without a passphrase (PKCS#8, DER)."""
+        try:
+            key = load_der_private_key(octets, None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise InvalidData("the octets are not a private key in PKCS#8 form") from None
+        if isinstance(key, rsa.RSAPrivateKey):
+            numbers = key.private_numbers()
+            e, n = numbers.public_numbers.e, numbers.public_numbers.n
+            crt = {"dp": numbers.dmp1, "dq": numbers.dmq1, "qi": numbers.iqmp}
+            return cls._make(RsaPrivateKey, {"n": n, "e": e, "d": numbers.d, "p": numbers.p, "q": numbers.q} | crt)
+        if isinstance(key, dsa.DSAPrivateKey):
+            x, group = key.private_numbers().x, key.parameters().parameter_numbers()
+            return cls._make(DsaPrivateKey, {"x": x, "p": group.p, "q": group.q, "g": group.g})
+        raise InvalidData("the private key is neither RSA nor DSA")
+
+    @property
+    @abstractmethod
+    def public(self) -> PublicKey:
+        """The public key that belongs to it."""
+
+    @abstractmethod
+    def sign(self, hash_name: str, data: bytes) -> bytes:
+        """The signature of some data: PKCS#1 v1.5 for RSA, DER for DSA."""
+
+    @abstractmethod
+    def to_pkcs8(self) -> bytes:
+        """The form that other software reads (PKCS#8, DER, no passphrase), which must be kept secret."""
+
+    def __repr__(self) -> str:
+        """Without any number."""
+        return f"<{type(self).__name__} of {self.public.bits} bits>"
+
+    @classmethod
+    def _make(cls, kind: "type[PrivateKey]", numbers: dict[str, int]) -> Self:
+        make: Callable[..., PrivateKey] = kind
+        key = make(**numbers)
+        if not isinstance(key, cls):
+            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
+        return key
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RsaPrivateKey(PrivateKey):
+    """An RSA key in the normal form."""
+
+    n: int
+    """The modulus."""
+    e: int
+    """The public exponent."""
+    d: int
+    """The private exponent."""
+    p: int
+    """One prime factor of the modulus."""
+    q: int
+    """The other."""
+    dp: int
+    """d modulo p - 1."""
+    dq: int
+    """d modulo q - 1."""
+    qi: int
+    """The inverse of q modulo p."""
+    _library: rsa.RSAPrivateKey = field(init=False, compare=False)
+
+    KIND = "RSA_PRIVCRT_KEY"
+    KTY = "RSA"
+    ON_WIRE = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
+    IN_JSON = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
+
+    @classmethod
+    def from_primes(cls, p: int, q: int, e: int, d: int) -> Self:
+        """A key made of its two primes and its exponents."""
+        if p < 3 or q < 3 or p == q:
+            raise InvalidData(_DO_NOT_BELONG)
+        try:
+            inverse = pow(q, -1, p)
+        except ValueError:
+            raise InvalidData(_DO_NOT_BELONG) from None
+        return cls(p * q, e, d, p, q, d % (p - 1), d % (q - 1), inverse)
+
+    def __post_init__(self) -> None:
+        public = self.public
+        p, q = self.p, self.q
+        if not (1 < p < self.n and 1 < q < self.n and p * q == self.n and 1 < self.d < self.n):
+            raise InvalidData(_DO_NOT_BELONG)
+        if (self.dp, self.dq, self.qi * q % p) != (self.d % (p - 1), self.d % (q - 1), 1) or not 0 < self.qi < p:
+            raise InvalidData(_DO_NOT_BELONG)
+        if (self.e * self.dp % (p - 1), self.e * self.dq % (q - 1)) != (1, 1):
+            raise InvalidData(_DO_NOT_BELONG)
+        numbers = rsa.RSAPrivateNumbers(
+            p, q, self.d, self.dp, self.dq, self.qi, rsa.RSAPublicNumbers(public.e, public.n)
+        )
+        try:
+            # The library's own checks test p and q for being prime, for 35 ms at 2048 bits; the key is our own.
+            library = numbers.private_key(unsafe_skip_rsa_key_validation=True)
+        except ValueError:  # pragma: no cover - all that it still checks was checked above
+            raise InvalidData(_DO_NOT_BELONG) from None
+        object.__setattr__(self, "_library", library)
+
+    @property
+    def public(self) -> RsaPublicKey:
+        return RsaPublicKey(self.e, self.n)
+
+    def sign(self, hash_name: str, data: bytes) -> bytes:
+        return self._library.sign(data, padding.PKCS1v15(), _hash(hash_name))
+
+    def decrypt(self, octets: bytes) -> bytes:
+        """Decrypt what was encrypted for this key (PKCS#1 v1.5). What was not may come out as arbitrary octets."""
+        try:
+            return self._library.decrypt(octets, padding.PKCS1v15())
+        except ValueError:
+            raise InvalidData("the octets cannot be decrypted") from None
+
+    def to_pkcs8(self) -> bytes:
+        return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RsaPrivateKeyWithoutPrimes(PrivateKey):
+    """An RSA key without its primes. They are found again from its exponents, once, when it is made."""
+
+    n: int
+    """The modulus."""
+    d: int
+    """The private exponent."""
+    e: int = 0
+    """The public exponent; 0 has it found among the usual ones."""
+    _complete: RsaPrivateKey = field(init=False, compare=False)
+
+    KIND = "RSA_PRIV_KEY"
+    KTY = "RSA"
+    ON_WIRE = ("n", "d")
+    IN_JSON = ("n", "e", "d")
+
+    def __post_init__(self) -> None:
+        exponents = (self.e,) if self.e else USUAL_EXPONENTS
+        RsaPublicKey(exponents[0], self.n)  # judges the numbers
+        if not 1 < self.d < self.n:
+            raise InvalidData(_DO_NOT_BELONG)
+        signature = pow(2, self.d, self.n)
+        for e in exponents:
+            if pow(signature, e, self.n) == 2:
+                break
+        else:
+            raise InvalidData(_DO_NOT_BELONG)
+        p, q = _factors(self.n, e * self.d - 1)
+        object.__setattr__(self, "e", e)
+        object.__setattr__(self, "_complete", RsaPrivateKey.from_primes(p, q, e, self.d))
+
+    def with_primes(self) -> RsaPrivateKey:
+        """The same key in the normal form."""
+        return self._complete
+
+    @property
+    def public(self) -> RsaPublicKey:
+        return RsaPublicKey(self.e, self.n)
+
+    def sign(self, hash_name: str, data: bytes) -> bytes:
+        return self._complete.sign(hash_name, data)
+
+    def to_pkcs8(self) -> bytes:
+        return self._complete.to_pkcs8()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DsaPrivateKey(PrivateKey):
+    """A DSA key of a length that the cryptographic library has: 1024, 2048, 3072 or 4096 bits."""
+
+    x: int
+    """The secret."""
+    p: int
+    """The modulus."""
+    q: int
+    """The order of the group."""
+    g: int
+    """The generator."""
+    _library: dsa.DSAPrivateKey = field(init=False, compare=False)
+
+    KIND = "DSA_PRIV_KEY"
+    KTY = "DSA"
+    ON_WIRE = ("x", "p", "q", "g")
+    IN_JSON = ("x", "p", "q", "g")
+
+    def __post_init__(self) -> None:
+        check_dsa_group(self.p, self.q, self.g)
+        if not 0 < self.x < self.q:
+            raise InvalidData(_DO_NOT_BELONG)
+        public = self.public
+        group = dsa.DSAParameterNumbers(self.p, self.q, self.g)
+        try:
+            library = dsa.DSAPrivateNumbers(self.x, dsa.DSAPublicNumbers(public.y, group)).private_key()
+        except ValueError:
+            raise InvalidData("a private DSA key has 1024, 2048, 3072 or 4096 bits, and 160, 224 or 256 of q") from None
+        object.__setattr__(self, "_library", library)
+
+    @property
+    def public(self) -> DsaPublicKey:
+        return DsaPublicKey(self.q, self.p, self.g, pow(self.g, self.x, self.p))
+
+    def sign(self, hash_name: str, data: bytes) -> bytes:
+        return self._library.sign(data, _hash(hash_name))
+
+    def to_pkcs8(self) -> bytes:
+        return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
+
+_BASES = 64  # each finds the factors with a chance of one half or more
+_DO_NOT_BELONG = "the numbers of the private key do not belong together"
+_KINDS: tuple[type[PrivateKey], ...] = (RsaPrivateKey, RsaPrivateKeyWithoutPrimes, DsaPrivateKey)
+_BY_KIND = {kind.KIND: kind for kind in _KINDS}
+
+
+def _factors(n: int, multiple: int) -> tuple[int, int]:
+    """The factors of an RSA modulus, the greater first, by a multiple of the order of all numbers modulo n.
+
+    Such a power of any number is 1; on the way there by squaring, half of the numbers pass a root of 1 other than
+    1 and -1, which differs from 1 by a multiple of one factor. (After NIST SP 800-56B, appendix C.)
+    """
+    twos = (multiple & -multiple).bit_length() - 1
+    for base in range(2, 2 + _BASES):
+        root = pow(base, multiple >> twos, n)
+        for _ in range(twos):
+            square = root * root % n
+            if square == 1 and root not in (1, n - 1):
+                factor = gcd(root - 1, n)
+                return max(factor, n // factor), min(factor, n // factor)
+            root = square
+    raise InvalidData(_DO_NOT_BELONG)
+
+
+def _hash(name: str) -> hashes.HashAlgorithm:
+    algorithm = SIGNATURE_HASHES.get(name)
+    if algorithm is None:
+        raise RecordMisuse(f"signatures with the hash {name!r} are not known")
+    return algorithm

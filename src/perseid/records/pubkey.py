@@ -1,0 +1,324 @@
+"""Public keys: the data of HS_PUBKEY values, the keys of site records, and pubkey.bin.
+
+Every kind begins with its name and two octets without use, which are written as zero and ignored; then its numbers
+(native protocol, 9.7.1):
+
+    RSA   str RSA_PUB_KEY   i16 0   bytes e   bytes n   four zero octets
+    DSA   str DSA_PUB_KEY   i16 0   bytes q   bytes p   bytes g   bytes y
+    DH    str DH_PUB_KEY    i16 0   bytes y   bytes p   bytes g
+
+"The four trailing zeros of the RSA form come from an over-allocation in the reference encoder. They are ignored on
+reading, but the HTTPS check compares octet by octet, so always write them." Whatever else follows the numbers is
+ignored likewise. The JSON form (9.7.4) is a JSON Web Key, which standards know for RSA alone; DSA is as deployed,
+and DH, which never was deployed in JSON, follows the pattern.
+
+The numbers of a key come from outside, whoever constructs it: a number that no key can have is `InvalidData` even in
+the constructor, so that an unfit key cannot exist.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Final, Self
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+
+from .binary import Reader, Writer
+from .errors import InvalidData, RecordMisuse
+from .keynumbers import (
+    MAX_KEY_BITS,
+    MAX_KIND,
+    MIN_KEY_BITS,
+    key_type,
+    numbers_from_json,
+    numbers_to_json,
+    read_numbers,
+    write_numbers,
+)
+from .plain import JsonObject, an_object, parse_json, write_json
+
+MAX_RSA_EXPONENT: Final = (1 << 33) - 1
+"""The largest public exponent of RSA: verification takes time in proportion to its bits. The usual one, 65537, has 17
+of them; 33 bits let 2³² + 1 through."""
+
+MIN_ORDER_BITS: Final = 160
+MAX_ORDER_BITS: Final = 256
+"""How long a DSA key's q may be: the lengths that the standard has. Every operation takes time in proportion to it."""
+
+MIN_DH_BITS: Final = 512
+"""The shortest Diffie–Hellman modulus, as short as the cryptographic library takes one; 1024 bits must be accepted."""
+
+MAX_DH_BITS: Final = 4096
+"""The longest Diffie–Hellman modulus: the peer chooses it before it has proved anything, and one exchange of 4096 bits
+costs 20 ms. Deployed clients use 1024 bits."""
+
+SIGNATURE_HASHES: Final = MappingProxyType(
+    {
+        "MD5": hashes.MD5(),  # noqa: S303 - the protocol lets old peers use them
+        "SHA1": hashes.SHA1(),  # noqa: S303
+        "SHA-256": hashes.SHA256(),
+    }
+)
+"""The hashes that signatures are made with, by the names under which the protocol writes them."""
+
+_OIDS = (bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06072a8648ce380401"))  # of RSA and DSA keys
+_OID_WITHIN = 32  # octets from the front: two headers of at most six octets stand before it
+
+
+class PublicKey(ABC):
+    """A public key of one of three kinds: `RsaPublicKey`, `DsaPublicKey`, `DhPublicKey`. There are no others."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str]
+    """The name on the wire."""
+    KTY: ClassVar[str]
+    """The name in JSON."""
+    ON_WIRE: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of the wire."""
+    IN_JSON: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of JSON."""
+    TRAILER: ClassVar[bytes] = b""
+    """What follows the numbers on the wire."""
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> Self:
+        """Take a key; called on one kind, it takes only that kind."""
+        reader = Reader(octets)
+        kind = reader.text(MAX_KIND)
+        known = _BY_KIND.get(kind)
+        if known is None:
+            raise InvalidData(f"public keys of the kind {kind!r} are not known", 4)
+        reader.i16()
+        return cls._make(known, read_numbers(reader, known.ON_WIRE))
+
+    def to_bytes(self) -> bytes:
+        """The binary form."""
+        writer = Writer().text(self.KIND).i16(0)
+        write_numbers(writer, [getattr(self, name) for name in self.ON_WIRE])
+        return writer.octets(self.TRAILER).done()
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Take a key from a JSON object."""
+        members = an_object(value, "a key")
+        known = _BY_KTY.get(key_type(members))
+        if known is None:
+            raise InvalidData("the key's kty is not RSA, DSA or DH")
+        return cls._make(known, numbers_from_json(members, known.IN_JSON))
+
+    def to_json(self) -> JsonObject:
+        """The JSON object."""
+        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Take a key from JSON text."""
+        return cls.from_json(parse_json(text))
+
+    def to_text(self) -> str:
+        """The JSON text, in one line."""
+        return write_json(self.to_json())
+
+    @classmethod
+    def from_x509(cls, octets: bytes) -> Self:
+        """Take an RSA or DSA key from the SubjectPublicKeyInfo of a certificate (DER)."""
+        # The library would test a stranger's Diffie–Hellman modulus for being prime, for seconds.
+        if not any(oid in octets[:_OID_WITHIN] for oid in _OIDS):
+            raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
+        try:
+            key = load_der_public_key(octets)
+        except (ValueError, UnsupportedAlgorithm):
+            raise InvalidData("the octets are not an RSA or DSA key in X.509 form") from None
+        if isinstance(key, rsa.RSAPublicKey):
+            rsa_numbers = key.public_numbers()
+            return cls._make(RsaPublicKey, {"e": rsa_numbers.e, "n": rsa_numbers.n})
+        if isinstance(key, dsa.DSAPublicKey):
+            numbers = key.public_numbers()
+            group = numbers.parameter_numbers
+            return cls._make(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
+        raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
+
+    def to_x509(self) -> bytes:
+        """The SubjectPublicKeyInfo (DER) of an RSA or DSA key that the cryptographic library can handle."""
+        try:
+            return self._library_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        except ValueError as error:
+            raise RecordMisuse(f"the key has no X.509 form here: {error}") from None
+
+    def verify(self, hash_name: str, signature: bytes, data: bytes) -> bool:
+        """Whether this is the key owner's signature of the data. `hash_name` is a key of `SIGNATURE_HASHES`."""
+        algorithm = SIGNATURE_HASHES.get(hash_name)
+        if algorithm is None:
+            return False
+        try:
+            self._verify(algorithm, signature, data)
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError):
+            return False
+        return True
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """The key's length, as one speaks of it."""
+
+    @abstractmethod
+    def _library_key(self) -> rsa.RSAPublicKey | dsa.DSAPublicKey: ...
+
+    @abstractmethod
+    def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None: ...
+
+    @classmethod
+    def _make(cls, kind: "type[PublicKey]", numbers: dict[str, int]) -> Self:
+        make: Callable[..., PublicKey] = kind
+        key = make(**numbers)
+        if not isinstance(key, cls):
+            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class RsaPublicKey(PublicKey):
+    """An RSA key; signatures are PKCS#1 v1.5."""
+
+    e: int
+    """The public exponent."""
+    n: int
+    """The modulus."""
+
+    KIND = "RSA_PUB_KEY"
+    KTY = "RSA"
+    ON_WIRE = ("e", "n")
+    IN_JSON = ("n", "e")
+    TRAILER = bytes(4)
+
+    def __post_init__(self) -> None:
+        check_length(self.n)
+        if not 3 <= self.e <= MAX_RSA_EXPONENT or self.e % 2 == 0:
+            raise InvalidData(f"an RSA key's exponent is odd and between 3 and {MAX_RSA_EXPONENT}")
+
+    @property
+    def bits(self) -> int:
+        return self.n.bit_length()
+
+    def encrypt(self, plaintext: bytes) -> bytes:
+        """Encrypt some octets for the key's owner (PKCS#1 v1.5); the padding is the library's random choice."""
+        try:
+            return self._library_key().encrypt(plaintext, padding.PKCS1v15())
+        except ValueError:
+            raise RecordMisuse(f"{len(plaintext)} octets are too many for an RSA key of {self.bits} bits") from None
+
+    def _library_key(self) -> rsa.RSAPublicKey:
+        return rsa.RSAPublicNumbers(self.e, self.n).public_key()
+
+    def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None:
+        self._library_key().verify(signature, data, padding.PKCS1v15(), algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class DsaPublicKey(PublicKey):
+    """A DSA key; signatures are DER. Sizes that the library does not have (768 bits …) verify nothing."""
+
+    q: int
+    """The order of the group."""
+    p: int
+    """The modulus."""
+    g: int
+    """The generator."""
+    y: int
+    """g to the power of the private key."""
+
+    KIND = "DSA_PUB_KEY"
+    KTY = "DSA"
+    ON_WIRE = ("q", "p", "g", "y")
+    IN_JSON = ("y", "p", "q", "g")
+
+    def __post_init__(self) -> None:
+        check_dsa_group(self.p, self.q, self.g)
+        if not 1 < self.y < self.p:
+            raise InvalidData("a DSA key's y lies between 1 and the modulus")
+
+    @property
+    def bits(self) -> int:
+        return self.p.bit_length()
+
+    def _library_key(self) -> dsa.DSAPublicKey:
+        return dsa.DSAPublicNumbers(self.y, dsa.DSAParameterNumbers(self.p, self.q, self.g)).public_key()
+
+    def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None:
+        self._library_key().verify(signature, data, algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class DhPublicKey(PublicKey):
+    """One side's half of a Diffie–Hellman exchange, with the group; it signs nothing."""
+
+    y: int
+    """g to the power of the private exponent."""
+    p: int
+    """The modulus."""
+    g: int
+    """The generator."""
+
+    KIND = "DH_PUB_KEY"
+    KTY = "DH"
+    ON_WIRE = ("y", "p", "g")
+    IN_JSON = ("y", "p", "g")
+
+    def __post_init__(self) -> None:
+        check_dh_group(self.p, self.g)
+        # 0, 1 and p - 1 would make a secret that everybody knows.
+        if not 1 < self.y < self.p - 1:
+            raise InvalidData("a Diffie-Hellman key's y lies between 1 and the modulus less one")
+
+    @property
+    def bits(self) -> int:
+        return self.p.bit_length()
+
+    def _library_key(self) -> rsa.RSAPublicKey | dsa.DSAPublicKey:
+        raise ValueError("a Diffie-Hellman key is not used with certificates")
+
+    def _verify(self, _algorithm: hashes.HashAlgorithm, _signature: bytes, _data: bytes) -> None:
+        raise InvalidSignature
+
+
+_KINDS: tuple[type[PublicKey], ...] = (RsaPublicKey, DsaPublicKey, DhPublicKey)
+_BY_KIND = {kind.KIND: kind for kind in _KINDS}
+_BY_KTY = {kind.KTY: kind for kind in _KINDS}
+
+
+def check_length(modulus: int) -> None:
+    """Refuse a modulus of RSA or DSA that is even, too short or too long."""
+    _check_modulus(modulus, MIN_KEY_BITS, MAX_KEY_BITS)
+
+
+def check_dsa_group(p: int, q: int, g: int) -> None:
+    """Refuse what cannot be the group of a DSA key."""
+    check_length(p)
+    if not (q > 0 and MIN_ORDER_BITS <= q.bit_length() <= MAX_ORDER_BITS):
+        raise InvalidData(f"a DSA key's q has {MIN_ORDER_BITS} to {MAX_ORDER_BITS} bits")
+    if not 1 < g < p:
+        raise InvalidData("a DSA key's g lies between 1 and the modulus")
+
+
+def check_dh_group(p: int, g: int) -> None:
+    """Refuse a group for Diffie–Hellman that is too small to be safe, too large to be affordable, or none at all.
+
+    Whether p is prime is not tested: that would cost seconds at 4096 bits, for a peer that has proved nothing, and
+    whoever proposes a composite one weakens only its own session.
+    """
+    _check_modulus(p, MIN_DH_BITS, MAX_DH_BITS)
+    if not 1 < g < p - 1:
+        raise InvalidData("a Diffie-Hellman generator lies between 1 and the modulus less one")
+
+
+def _check_modulus(modulus: int, least: int, most: int) -> None:
+    bits = modulus.bit_length()
+    if not least <= bits <= most or modulus < 0:
+        raise InvalidData(f"the modulus of such a key has {least} to {most} bits; this one has {bits}")
+    if modulus % 2 == 0:
+        raise InvalidData("the modulus of a key is odd; this one is even")

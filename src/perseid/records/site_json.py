@@ -1,0 +1,129 @@
+"""What is particular about the JSON of sites: old spellings, several shapes, keys in four formats.
+
+- Members may begin with a capital, and `servers`, `interfaces` may be called `serverList`, `interfaceList`: so
+  wrote old software.
+- Attributes are an array of `{"name":…, "value":…}`, or an object of name → text or texts.
+- A public key is `{"format": "key", "value": {…}}`, or octets in base64 or hexadecimal; a bare string is
+  hexadecimal, which is how old software wrote it.
+- Protocols are called by name, or by number if nobody has named them.
+
+Written is only the present form. What JSON has no place for gets a member that deployed readers skip.
+"""
+
+import ipaddress
+import re
+from typing import Final
+
+from . import octets as octets_module
+from .errors import InvalidData
+from .octets import from_hexadecimal, to_base64
+from .plain import JsonObject, a_list, a_number, a_text, an_object
+from .pubkey import PublicKey
+
+OTHER_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
+"""What else a member may be called."""
+
+ADDRESS_LENGTH: Final = 16
+_KEYS_IN_JSON = ("RSA", "DSA")
+_V4_PADDING = bytes(12)
+_MAPPED_V4 = bytes(10) + b"\xff\xff"
+_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+
+
+def find(members: JsonObject, name: str) -> object:
+    """A member under its name, its other name, or either of them with a capital; None if it is not there."""
+    for spelling in (name, OTHER_NAMES.get(name, name)):
+        for candidate in (spelling, spelling[0].upper() + spelling[1:]):
+            if candidate in members:
+                return members[candidate]
+    return None
+
+
+def need(members: JsonObject, name: str, what: str) -> object:
+    """A member that must be there and not be null."""
+    found = find(members, name)
+    if found is None:
+        raise InvalidData(f'{what} has no "{name}"')
+    return found
+
+
+def attributes_from_json(plain: object) -> list[tuple[str, bytes]]:
+    """Names and values, in their order, of an array or an object."""
+    if plain is None:
+        return []
+    pairs: list[tuple[object, object]] = []
+    if isinstance(plain, dict):
+        for name, values in plain.items():
+            several = a_list(values, "an attribute's values") if isinstance(values, list) else [values]
+            pairs += [(name, value) for value in several]
+    else:
+        for item in a_list(plain, "the attributes"):
+            members = an_object(item, "an attribute")
+            pairs.append((need(members, "name", "an attribute"), need(members, "value", "an attribute")))
+    return [
+        (a_text(name, "an attribute's name"), octets_module.from_json(value, "an attribute's value"))
+        for name, value in pairs
+    ]
+
+
+def attributes_to_json(attributes: list[tuple[str, bytes]]) -> list[JsonObject]:
+    """An array of names and values."""
+    return [{"name": name, "value": octets_module.to_json(value)} for name, value in attributes]
+
+
+def key_from_json(plain: object) -> bytes:
+    """The octets of a public key in any of its formats."""
+    if isinstance(plain, str):
+        return from_hexadecimal(plain, "the public key")
+    members = an_object(plain, "the public key")
+    value = need(members, "value", "the public key")
+    format_ = a_text(need(members, "format", "the public key"), "the format of the public key").lower()
+    if format_ == "key":
+        return PublicKey.from_json(value).to_bytes()
+    return octets_module.decode(format_, a_text(value, "the public key"), "the public key")
+
+
+def key_to_json(octets: bytes) -> JsonObject:
+    """A public key as a JSON key if it comes back as the same octets, or else in base64."""
+    key = key_for_json(octets)
+    if key is None:
+        return {"format": "base64", "value": to_base64(octets)}
+    return {"format": "key", "value": key.to_json()}
+
+
+def key_for_json(octets: bytes) -> PublicKey | None:
+    """A public key, if its JSON form gives the same octets back and deployed software reads it."""
+    try:
+        key = PublicKey.from_bytes(octets)
+    except InvalidData:
+        return None
+    return key if key.KTY in _KEYS_IN_JSON and key.to_bytes() == octets else None
+
+
+def address_from_json(plain: object) -> bytes:
+    """Sixteen octets of an address in text; an IPv4 address is put behind twelve zeros."""
+    text = a_text(plain, "the address")
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise InvalidData(f"{text[:60]!r} is not an IP address") from None
+    if "%" in text:
+        raise InvalidData("an address in a site has no zone (%)")
+    return address.packed.rjust(ADDRESS_LENGTH, b"\0")
+
+
+def address_to_json(octets: bytes) -> str:
+    """The address in text; what begins with twelve zeros is IPv4."""
+    if octets.startswith(_V4_PADDING):
+        return str(ipaddress.IPv4Address(octets[len(_V4_PADDING) :]))
+    if octets.startswith(_MAPPED_V4):  # newer versions of Python write these in another way than older ones
+        return f"::ffff:{ipaddress.IPv4Address(octets[len(_MAPPED_V4) :])}"
+    return str(ipaddress.IPv6Address(octets))
+
+
+def version_from_json(plain: object) -> tuple[int, int]:
+    """Take `"2.11"`, which is a text: as a number 2.10 would be 2.1."""
+    found = _VERSION.fullmatch(a_text(plain, "the protocol version"))
+    if found is None:
+        raise InvalidData("the protocol version should be written like 2.11")
+    return a_number(found[1], "the major version", 0, 0xFF), a_number(found[2], "the minor version", 0, 0xFF)

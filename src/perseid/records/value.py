@@ -1,0 +1,226 @@
+"""A handle value: what one line of a record says, with its permissions and its life.
+
+The binary form (offsets are relied on by filters that do not decode):
+
+    0   i32    index
+    4   u32    timestamp, seconds since 1970
+    8   u8     TTL type: 0 relative, 1 absolute
+    9   i32    TTL: seconds, or the instant of expiry
+    13  u8     permissions
+    14  str    type
+    …   bytes  data
+    …   i32    number of references, then each: str handle, i32 index
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntFlag
+from typing import Final, Self
+
+from .binary import Reader, Writer
+from .errors import InvalidData
+from .openenum import OpenEnum
+from .times import from_wire, to_wire
+
+DEFAULT_TTL: Final = 86_400
+"""One day: what every deployed tool writes when nobody says otherwise."""
+
+MAX_VALUES: Final = 2048
+"""The most values in one message: what deployed clients accept in a response."""
+
+_SMALLEST_VALUE = 26  # an empty type, empty data, no references
+_SMALLEST_REFERENCE = 8
+_MAX_INDEX = 0x7FFF_FFFF
+_MOST_DIGITS = 10  # of an index; Python itself refuses to read thousands of digits, with an error of its own
+_OFFSET_OF_SIGNED_PART = 8  # signatures over values leave index and timestamp out
+_SECRET_TYPE = "HS_SECKEY"  # noqa: S105 - the name of a type
+
+
+class TtlType(OpenEnum):
+    """How a TTL counts."""
+
+    RELATIVE = 0
+    """So many seconds from now."""
+    ABSOLUTE = 1
+    """Until this instant."""
+
+
+class Permission(IntFlag):
+    """Who may read and write one value. The upper four bits have no meaning and are kept."""
+
+    PUBLIC_WRITE = 0x01
+    PUBLIC_READ = 0x02
+    ADMIN_WRITE = 0x04
+    ADMIN_READ = 0x08
+
+
+DEFAULT_PERMISSIONS: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE | Permission.PUBLIC_READ
+_LETTERS: Final = (
+    (Permission.ADMIN_READ, "r"),
+    (Permission.ADMIN_WRITE, "w"),
+    (Permission.PUBLIC_READ, "r"),
+    (Permission.PUBLIC_WRITE, "w"),
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ValueRef:
+    """A pointer to a value, written `300:0.NA/12345`; also how administrators identify themselves."""
+
+    index: int
+    """The value's index; 0 means any value of that handle."""
+    handle: str
+    """The handle, as it is spelled."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Take `index:handle`; a handle alone means index 0."""
+        index, colon, handle = text.partition(":")
+        if colon and index.isascii() and index.isdecimal() and handle:
+            if len(index) > _MOST_DIGITS or int(index) > _MAX_INDEX:
+                raise InvalidData(f"{index[:20]!r} is too large for an index; {_MAX_INDEX:,} is the largest")
+            return cls(int(index), handle)
+        if not text or (colon and not handle):
+            raise InvalidData(f"{text[:40]!r} is not of the form INDEX:HANDLE")
+        return cls(0, text)
+
+    def __str__(self) -> str:
+        return f"{self.index}:{self.handle}"
+
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        """Take it from the binary form: handle first."""
+        handle = reader.text()
+        return cls(reader.i32(), handle)
+
+    def write(self, writer: Writer) -> None:
+        """Add the binary form."""
+        writer.text(self.handle).i32(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a record."""
+
+    index: int
+    """Unique in the record; positive when stored."""
+    type: str
+    """What kind of data: `URL`, `HS_ADMIN` …"""
+    data: bytes
+    """The data, as octets; see `typed` for what they say."""
+    ttl: int = DEFAULT_TTL
+    """Seconds, or the instant of expiry."""
+    ttl_type: TtlType = TtlType.RELATIVE
+    """How `ttl` counts."""
+    permissions: Permission = DEFAULT_PERMISSIONS
+    """Who may read and write the value."""
+    timestamp: int = 0
+    """When the value was last changed, in seconds since 1970; the server sets it. 0 is not set."""
+    references: tuple[ValueRef, ...] = ()
+    """Pointers to other values; kept and returned, without effect."""
+
+    @classmethod
+    def text(cls, index: int, type_: str, data: str) -> Self:
+        """A value whose data is text, with everything else as usual."""
+        return cls(index, type_, data.encode("utf-8"))
+
+    @property
+    def is_public(self) -> bool:
+        """Whether everyone may read it."""
+        return Permission.PUBLIC_READ in self.permissions
+
+    def with_timestamp(self, timestamp: int) -> Self:
+        """The same value, changed at another time."""
+        return replace(self, timestamp=timestamp)
+
+    @classmethod
+    def read(cls, reader: Reader, now: int) -> Self:
+        """Take a value from its binary form; `now` places its 32-bit times."""
+        index = reader.i32()
+        timestamp = from_wire(reader.u32(), now)
+        octet = reader.u8()
+        ttl_type = _TTL_TYPES[octet] if octet in _TTL_TYPES else TtlType(octet)
+        ttl = reader.i32()
+        if ttl_type is TtlType.ABSOLUTE:
+            ttl = from_wire(to_wire(ttl), now)
+        permissions = _PERMISSIONS[reader.u8()]
+        type_ = reader.text()
+        data = reader.bytes_()
+        count = reader.count(_SMALLEST_REFERENCE)
+        references = tuple([ValueRef.read(reader) for _ in range(count)]) if count else ()
+        return cls(index, type_, data, ttl, ttl_type, permissions, timestamp, references)
+
+    def write(self, writer: Writer) -> None:
+        """Add the binary form."""
+        writer.i32(self.index).u32(to_wire(self.timestamp)).u8(self.ttl_type)
+        if self.ttl_type is TtlType.ABSOLUTE:
+            writer.u32(to_wire(self.ttl))
+        else:
+            writer.i32(self.ttl)
+        writer.u8(self.permissions).text(self.type).bytes_(self.data).i32(len(self.references))
+        for reference in self.references:
+            reference.write(writer)
+
+    @classmethod
+    def from_bytes(cls, octets: bytes, now: int) -> Self:
+        """Take a value that fills the given octets."""
+        reader = Reader(octets)
+        value = cls.read(reader, now)
+        reader.finish()
+        return value
+
+    def to_bytes(self) -> bytes:
+        """The binary form."""
+        writer = Writer()
+        self.write(writer)
+        return writer.done()
+
+    def signed_part(self) -> bytes:
+        """What signatures over values cover: everything but index and timestamp."""
+        return self.to_bytes()[_OFFSET_OF_SIGNED_PART:]
+
+    def __repr__(self) -> str:
+        """Without the data where not everybody may see it."""
+        secret = not self.is_public or self.type.upper().partition(".")[0] == _SECRET_TYPE
+        data = f"<{len(self.data)} octets>" if secret else repr(self.data)
+        return (
+            f"Value(index={self.index}, type={self.type!r}, data={data}, ttl={self.ttl}, ttl_type={self.ttl_type!s}, "
+            f"permissions={permissions_to_text(self.permissions)!r}, timestamp={self.timestamp}, "
+            f"references={self.references!r})"
+        )
+
+
+def read_values(reader: Reader, now: int, limit: int = MAX_VALUES) -> tuple[Value, ...]:
+    """Take a counted list of values."""
+    return tuple([Value.read(reader, now) for _ in range(reader.count(_SMALLEST_VALUE, limit))])
+
+
+def write_values(writer: Writer, values: tuple[Value, ...]) -> None:
+    """Add a counted list of values."""
+    writer.i32(len(values))
+    for value in values:
+        value.write(writer)
+
+
+def permissions_to_text(permissions: Permission) -> str:
+    """`rwr-`: administrators read, write, public read, write."""
+    return "".join(letter if bit in permissions else "-" for bit, letter in _LETTERS)
+
+
+def permissions_from_text(text: str) -> Permission:
+    """Take `rwr-`, `1110`, or `*` for all."""
+    if text == "*":
+        return Permission(0x0F)
+    permissions = Permission(0)
+    if len(text) != len(_LETTERS):
+        raise InvalidData(f"permissions are four characters such as rwr- or 1110, not {text[:20]!r}")
+    for character, (bit, letter) in zip(text, _LETTERS, strict=True):
+        if character in ("1", letter):
+            permissions |= bit
+        elif character not in ("0", "-"):
+            raise InvalidData(f"permissions are four characters such as rwr- or 1110, not {text[:20]!r}")
+    return permissions
+
+
+# Looking a member up is several times faster than making it.
+_PERMISSIONS = [Permission(octet) for octet in range(0x100)]
+_TTL_TYPES = {member.value: member for member in TtlType}

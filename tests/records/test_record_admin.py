@@ -1,0 +1,181 @@
+"""HS_ADMIN: who administers, in octets, JSON, text and the order of batch files."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import (
+    ALL_PERMISSIONS,
+    Admin,
+    AdminPermission,
+    InvalidData,
+    RecordMisuse,
+    ValueRef,
+    permissions_from_batch,
+    permissions_to_batch,
+)
+
+WHO = ValueRef(200, "0.NA/12345")
+ADD_AND_MODIFY = AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE
+
+
+@pytest.mark.parametrize(
+    ("text", "admin"),
+    [
+        ("200:0.NA/12345", Admin(WHO)),
+        ("200:0.NA/12345:modify_value,add_value", Admin(WHO, ADD_AND_MODIFY)),
+        ("200:0.NA/12345:none", Admin(WHO, AdminPermission(0))),
+        ("200:0.NA/12345:all,legacy", Admin(WHO, legacy_length=True)),
+        ("200:0.NA/12345:all,bit_12", Admin(WHO, AdminPermission(0x1FFF))),
+        ("200:0.NA/12345:bit_15", Admin(WHO, AdminPermission(0x8000))),
+        ("0:a/b:c:all", Admin(ValueRef(0, "a/b:c"))),
+        ("-1:x", Admin(ValueRef(-1, "x"))),
+    ],
+)
+def test_text_is_index_handle_and_words(text: str, admin: Admin) -> None:
+    assert Admin.from_text(text) == admin
+    assert admin.to_text() == text
+
+
+def test_words_come_in_any_order_and_twice() -> None:
+    text = "200:0.NA/12345:add_value,modify_value,add_value"
+    assert Admin.from_text(text) == Admin(WHO, ADD_AND_MODIFY)
+    assert Admin.from_text("200:0.NA/12345:add_value,all") == Admin(WHO)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "INDEX:HANDLE"),
+        ("0.NA/12345", "INDEX:HANDLE"),
+        ("200:", "empty"),
+        ("200::all", "empty"),
+        ("x:0.NA/12345", "INDEX:HANDLE"),
+        ("2147483648:x", "between"),
+        ("200:0.NA/12345:", "not a permission"),
+        ("200:0.NA/12345:add_valu", "not a permission; there are add_handle"),
+        ("200:0.NA/12345:ADD_VALUE", "not a permission"),
+        ("200:a/b:c", "not a permission"),
+        ("200:\ud800", "surrogate"),
+        ("200:x:\ud800", "surrogate"),
+    ],
+)
+def test_a_mistyped_text_never_gives_rights_away(text: str, why: str) -> None:
+    with pytest.raises(InvalidData, match=why):
+        Admin.from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("given_", "bits"),
+    [
+        ("011111110011", 0x7F3),
+        ("111111111111", 0xFFF),
+        ("*", 0xFFF),
+        (True, 0xFFF),
+        (False, 0),
+        (None, 0),
+        ("", 0),
+        ("1", 1),
+        ("10", 2),
+        ("0000000000000000000011", 3),
+        ("1000000000000", 0),
+        ("1111" + "0" * 12, 0xF000),
+        ("0001" + "0" * 11 + "1", 0x1001),
+        ("1" * 40, 0xFFF),
+        ("1" * 17, 0xFFF),
+        (11, 0b1011),
+        (0, 0),
+        ([True, 0, 1], 0b101),
+        (["x", None, "", {}], 1),
+        ([], 0),
+    ],
+)
+def test_permissions_in_json_have_the_highest_bit_first_and_many_forms(given_: object, bits: int) -> None:
+    plain = {"handle": "0.NA/12345", "index": 200, "permissions": given_}
+    assert Admin.from_json(plain).permissions == bits
+
+
+def test_permissions_missing_from_json_are_none() -> None:
+    assert Admin.from_json({"handle": "0.NA/12345", "index": "200"}) == Admin(WHO, AdminPermission(0))
+
+
+@pytest.mark.parametrize("given_", ["true", "0x7f3", "11111111111x", -1, 0x1000, 1.5, [1] * 13, {}, "१"])
+def test_other_permissions_are_refused(given_: object) -> None:
+    with pytest.raises(InvalidData):
+        Admin.from_json({"handle": "0.NA/12345", "index": 200, "permissions": given_})
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        [],
+        "200:0.NA/12345",
+        {},
+        {"handle": "x"},
+        {"index": 1},
+        {"handle": 1, "index": 1},
+        {"handle": "x", "index": None},
+        {"handle": "x", "index": True},
+        {"handle": "x", "index": 1 << 31},
+        {"handle": "", "index": 1},
+        {"handle": "\ud800", "index": 1},
+        {"handle": "x", "index": 1, "legacyByteLength": "yes"},
+    ],
+)
+def test_json_needs_a_handle_and_an_index(plain: object) -> None:
+    with pytest.raises(InvalidData):
+        Admin.from_json(plain)
+
+
+def test_json_is_written_as_deployed() -> None:
+    usual = Admin(WHO, AdminPermission(0x7F3))
+    assert usual.to_json() == {"handle": "0.NA/12345", "index": 200, "permissions": "011111110011"}
+    assert list(usual.to_json()) == ["handle", "index", "permissions"]
+    old = Admin(WHO, AdminPermission(0x8001), legacy_length=True)
+    assert old.to_json() == {
+        "handle": "0.NA/12345",
+        "index": 200,
+        "permissions": "1000000000000001",
+        "legacyByteLength": True,
+    }
+
+
+def test_batch_files_have_the_lowest_bit_first() -> None:
+    assert permissions_to_batch(AdminPermission.ADD_HANDLE) == "100000000000"
+    assert permissions_to_batch(AdminPermission.READ_VALUE | AdminPermission.LIST_HANDLES) == "000000000011"
+    assert permissions_from_batch("110000000000") == AdminPermission.ADD_HANDLE | AdminPermission.DELETE_HANDLE
+    assert permissions_from_batch("111111111111") == ALL_PERMISSIONS
+
+
+@given(st.integers(0, 0xFFF).map(AdminPermission))
+def test_the_orders_of_batch_and_json_are_each_others_reverse(permissions: AdminPermission) -> None:
+    assert permissions_from_batch(permissions_to_batch(permissions)) == permissions
+    assert Admin(WHO, permissions).to_json()["permissions"] == permissions_to_batch(permissions)[::-1]
+
+
+@pytest.mark.parametrize("text", ["", "1" * 11, "1" * 13, "11111111111x", "rwrwrwrwrwrw"])
+def test_batch_permissions_are_twelve_digits(text: str) -> None:
+    with pytest.raises(InvalidData, match="12 digits"):
+        permissions_from_batch(text)
+
+
+@pytest.mark.parametrize("tail", ["00", "0001", "0100", "000000", "ffff"])
+def test_nothing_but_two_zeros_may_follow(tail: str) -> None:
+    with pytest.raises(InvalidData, match="follow the administrator's index"):
+        Admin.from_bytes(Admin(WHO).to_bytes() + bytes.fromhex(tail))
+
+
+def test_an_administrator_has_a_name_in_utf_8() -> None:
+    for octets in ("0fff 00000000 000000c8", "0fff 00000001 ff 000000c8"):
+        with pytest.raises(InvalidData):
+            Admin.from_bytes(bytes.fromhex(octets))
+
+
+def test_a_program_cannot_make_an_administrator_that_has_no_octets() -> None:
+    with pytest.raises(RecordMisuse, match="has a handle"):
+        Admin(ValueRef(1, ""))
+    with pytest.raises(RecordMisuse, match="do not fit"):
+        Admin(WHO, AdminPermission(0x1_0000))
+    with pytest.raises(RecordMisuse):
+        Admin(ValueRef(1 << 40, "x")).to_bytes()

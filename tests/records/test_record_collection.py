@@ -1,0 +1,120 @@
+"""Records: ordered, frozen, each index once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle
+from perseid.records import (
+    MAX_VALUES,
+    InvalidData,
+    Permission,
+    Record,
+    RecordMisuse,
+    Value,
+    ascending,
+    select,
+    values_from_bytes,
+    values_to_bytes,
+)
+from tests.record_strategies import NOWS, records, values
+
+HANDLE = Handle.parse("20.500.99999/vec-std")
+URL = Value.text(1, "URL", "https://example.org/a")
+US = Value.text(2, "URL.us", "https://us.example.org/a")
+EMAIL = Value.text(4, "EMAIL", "a@example.org")
+NOTE = Value(50, "NOTE", b"admins only", permissions=Permission.ADMIN_READ | Permission.ADMIN_WRITE)
+RECORD = Record(HANDLE, (EMAIL, US, NOTE, URL))
+
+
+def test_values_are_found_by_index() -> None:
+    assert RECORD.value(50) is NOTE
+    assert RECORD.value(3) is None
+    assert list(RECORD) == [EMAIL, US, NOTE, URL]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "types", "found"),
+    [
+        ([], [], (EMAIL, US, NOTE, URL)),
+        ([1], [], (URL,)),
+        ([], ["url"], (URL,)),
+        ([], ["URL."], (US, URL)),
+        ([4], ["URL"], (EMAIL, URL)),
+        ([4, 4, 99], ["X"], (EMAIL,)),
+        ([99], [], ()),
+        ([], ["NOTHING"], ()),
+        ([], [""], ()),
+    ],
+)
+def test_a_query_finds_the_union_of_indexes_and_types(
+    indexes: list[int], types: list[str], found: tuple[Value, ...]
+) -> None:
+    assert RECORD.select(indexes, types) == found
+    assert select(iter(RECORD.values), indexes, types) == found
+
+
+def test_types_and_their_subtypes_public_values_and_order() -> None:
+    assert RECORD.of_type("url") == (US, URL)
+    assert RECORD.public() == Record(HANDLE, (EMAIL, US, URL))
+    assert RECORD.ascending().values == (URL, US, EMAIL, NOTE)
+    assert ascending([]) == ()
+
+
+def test_a_record_without_values_is_a_record() -> None:
+    empty = Record(HANDLE)
+    assert bool(empty)
+    assert empty.select() == ()
+    assert empty.public() == empty.ascending() == empty
+
+
+def test_no_two_values_share_an_index() -> None:
+    twice = (URL, US, Value.text(1, "EMAIL", "x"))
+    with pytest.raises(RecordMisuse, match="two values have the index 1"):
+        Record(HANDLE, twice)
+    with pytest.raises(InvalidData, match="two values have the index 1"):
+        Record.received(HANDLE, twice)
+
+
+def test_as_many_values_as_clients_read_and_no_more() -> None:
+    most = [Value(index, "X", b"") for index in range(MAX_VALUES)]
+    assert Record.received(HANDLE, most).value(MAX_VALUES - 1) is not None
+    with pytest.raises(InvalidData, match="2,049 values are too many"):
+        Record.received(HANDLE, [*most, Value(-1, "X", b"")])
+
+
+@given(records(), st.data())
+def test_what_is_selected_is_in_the_record_and_in_its_order(record: Record, data: st.DataObject) -> None:
+    known = [value.index for value in record.values]
+    indexes = data.draw(st.lists(st.sampled_from(known) if known else st.integers(), max_size=3))
+    types = [value.type for value in record.values][:1]
+    found = record.select(indexes, types)
+    assert [value for value in record.values if value in found] == list(found)
+    assert all(value.index in indexes or value.type.upper() == types[0].upper() for value in found if indexes or types)
+
+
+def test_records_and_values_are_frozen_and_equal_by_contents() -> None:
+    assert Record(HANDLE, (URL,)) == Record(HANDLE, (Value.text(1, "URL", "https://example.org/a"),))
+    assert len({RECORD, Record(HANDLE, RECORD.values), Record(HANDLE)}) == 2
+    with pytest.raises(AttributeError):
+        RECORD.values = ()  # type: ignore[misc]
+
+
+def test_what_not_everybody_may_read_is_not_shown() -> None:
+    secret = Value(301, "HS_SECKEY", b"opensesame")
+    shown = repr(Record(HANDLE, (NOTE, secret, URL)))
+    assert "admins only" not in shown
+    assert "opensesame" not in shown
+    assert "<10 octets>" in shown
+    assert "https://example.org/a" in shown
+
+
+@pytest.mark.parametrize("now", NOWS)
+@given(st.data())
+def test_files_of_values_are_read_as_they_were_written(now: int, data: st.DataObject) -> None:
+    several = tuple(data.draw(st.lists(values(now), max_size=3)))
+    octets = values_to_bytes(several)
+    assert values_from_bytes(octets, now) == several
+    for wrong in (octets[:-1], octets + b"\0", b"\xff" * 4 + octets[4:]):
+        with pytest.raises(InvalidData):
+            values_from_bytes(wrong, now)

@@ -1,0 +1,124 @@
+"""What every class of data keeps: six conversions that are exact inverses, and no error but its own."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import Data, InvalidData, PublicKey, RecordMisuse, SecretKey, class_of
+from perseid.records.plain import parse_json, write_json
+from tests.record_strategies import DATA, PUBLIC_KEYS, encoded, plain_objects, xml
+
+KINDS = [pytest.param(class_, strategy, id=class_.__name__) for class_, strategy in DATA.items()]
+CLASSES = [*DATA, PublicKey, SecretKey]
+_any_octets = st.binary(max_size=80) | encoded | xml.map(str.encode)
+_any_text = st.text(st.characters(), max_size=40) | xml
+
+
+def refused(call: Callable[[Any], object], given_: object) -> bool:
+    """Whether the call objects to what came from outside; any other error passes and fails the test."""
+    try:
+        call(given_)
+    except InvalidData:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("class_", "strategy"), KINDS)
+@given(st.data())
+def test_every_conversion_there_and_back_gives_the_same(
+    class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
+) -> None:
+    found = data.draw(strategy)
+    octets, plain, text = found.to_bytes(), found.to_json(), found.to_text()
+    assert class_.from_bytes(octets) == found
+    assert class_.from_json(plain) == found
+    assert class_.from_json(parse_json(write_json(plain))) == found
+    assert class_.from_text(text) == found
+    # canonical: the way back writes the same again
+    again = class_.from_text(text)
+    assert (again.to_bytes(), again.to_json(), again.to_text()) == (octets, plain, text)
+
+
+@pytest.mark.parametrize("class_", CLASSES)
+@given(octets=_any_octets)
+def test_any_octets_give_data_that_writes_them_again_or_are_refused(class_: type[Data], octets: bytes) -> None:
+    try:
+        found = class_.from_bytes(octets)
+    except InvalidData:
+        return
+    if class_ is PublicKey:  # leading zeros, the octets behind the numbers and the flags are not kept
+        found, octets = class_.from_bytes(found.to_bytes()), found.to_bytes()
+    assert found.to_bytes() == octets
+
+
+@pytest.mark.parametrize(("class_", "strategy"), KINDS)
+@given(st.data())
+def test_the_front_of_an_encoding_is_refused_or_is_an_encoding_itself(
+    class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
+) -> None:
+    octets = data.draw(strategy).to_bytes()
+    front = octets[: data.draw(st.integers(0, len(octets)))]
+    try:
+        found = class_.from_bytes(front)
+    except InvalidData:
+        return
+    assert found.to_bytes() == front
+
+
+@pytest.mark.parametrize("class_", [class_ for class_ in DATA if class_.__name__ in ("Admin", "ValueList", "Site")])
+@given(st.data())
+def test_structures_know_their_end(class_: type[Data], data: st.DataObject) -> None:
+    octets = data.draw(DATA[class_]).to_bytes()
+    for end in range(len(octets)):
+        # HS_ADMIN without its two old zeros is an HS_ADMIN
+        if class_.__name__ == "Admin" and end == len(octets) - 2 and octets.endswith(b"\0\0"):
+            continue
+        assert refused(class_.from_bytes, octets[:end]), end
+    assert refused(class_.from_bytes, octets + b"\1")
+
+
+@pytest.mark.parametrize("class_", CLASSES)
+@given(plain=plain_objects)
+def test_any_plain_object_gives_data_or_is_refused(class_: type[Data], plain: object) -> None:
+    if not refused(class_.from_json, plain):
+        found = class_.from_json(plain)
+        try:
+            octets = found.to_bytes()
+        except RecordMisuse:
+            return
+        assert class_.from_bytes(octets) == found
+
+
+@pytest.mark.parametrize("class_", CLASSES)
+@given(text=_any_text)
+def test_any_text_gives_data_or_is_refused(class_: type[Data], text: str) -> None:
+    if not refused(class_.from_text, text):
+        found = class_.from_text(text)
+        assert class_.from_text(found.to_text()) == found
+
+
+@pytest.mark.parametrize(("class_", "strategy"), KINDS)
+@given(st.data())
+def test_data_is_frozen_and_can_be_a_key(
+    class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
+) -> None:
+    found = data.draw(strategy)
+    assert hash(found) == hash(class_.from_bytes(found.to_bytes()))
+    with pytest.raises(AttributeError):
+        setattr(found, fields(class_)[0].name, None)  # type: ignore[arg-type] # every class is a dataclass
+
+
+def test_public_keys_come_back_as_the_same_octets() -> None:
+    for octets in PUBLIC_KEYS:
+        assert PublicKey.from_bytes(octets).to_bytes() == octets
+
+
+def test_every_registered_type_has_all_conversions() -> None:
+    for type_ in ("HS_ADMIN", "HS_VLIST", "HS_SITE", "HS_PUBKEY", "HS_SECKEY", "HS_SERV", "HS_NAMESPACE", "10320/loc"):
+        class_ = class_of(type_)
+        for name in ("from_bytes", "to_bytes", "from_json", "to_json", "from_text", "to_text"):
+            assert callable(getattr(class_, name)), (type_, name)

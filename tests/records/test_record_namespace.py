@@ -1,0 +1,64 @@
+"""HS_NAMESPACE: what holds for all handles of a prefix."""
+
+import pytest
+
+from perseid.records import InvalidData, Namespace, NamespaceLocations, Status, Value, interpret, namespace_of
+
+FULL = """<namespace>
+  <status> Inactive </status>
+  <statusmsg>Moved to <b>elsewhere</b></statusmsg>
+  <contact>a@example.org</contact><contact>second</contact>
+  <locs no_nslocs="yes">10320/locs</locs>
+  <locs>10320/more</locs>
+  <template delimiter="@">
+    <foreach><if value="type" test="equals" expression="URL"><value data="${data}"/></if></foreach>
+  </template>
+  <other/>
+</namespace>"""
+
+
+def test_all_properties_are_read() -> None:
+    namespace = Namespace.from_text(FULL)
+    assert namespace.status is Status.INACTIVE
+    assert namespace.status_message == "Moved to"
+    assert namespace.contact == "a@example.org"
+    assert namespace.locations == (NamespaceLocations("10320/locs", True), NamespaceLocations("10320/more"))
+    assert namespace.delimiter == "@"
+    assert [element.name for element in namespace.templates[0].elements()] == ["foreach"]
+    assert namespace.to_bytes() == FULL.encode()
+
+
+def test_the_root_is_free_and_everything_has_a_default() -> None:
+    namespace = Namespace("<anything/>")
+    assert namespace.status is Status.ACTIVE
+    assert namespace.status_message is namespace.contact is namespace.delimiter is None
+    assert namespace.locations == ()
+    assert namespace.templates == ()
+    assert Namespace("<n><status>closed</status></n>").status is Status.ACTIVE
+    assert Namespace('<n><template/><template delimiter="#"/></n>').delimiter == "#"
+
+
+def test_octets_are_kept_exactly() -> None:
+    octets = '\ufeff<?xml version="1.0"?>\r\n<n  a = "1" ><!-- é --></n>\n'.encode()
+    assert Namespace.from_bytes(octets).to_bytes() == octets
+
+
+def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:
+    values = [
+        Value.text(9, "HS_NAMESPACE", "<n><contact>nine</contact></n>"),
+        Value.text(2, "URL", "<n><contact>two</contact></n>"),
+        Value.text(7, "hs_namespace.x", "<n><contact>seven</contact></n>"),
+        Value.text(1, "HS_NAMESPACE", "<!DOCTYPE n><n/>"),
+    ]
+    found = namespace_of(values)
+    assert found is not None
+    assert found.contact == "seven"
+    assert interpret(values[3]) is None
+    assert values[3].data == b"<!DOCTYPE n><n/>"
+    assert namespace_of([values[3]]) is None
+    assert namespace_of([]) is None
+
+
+def test_what_is_not_xml_is_no_namespace() -> None:
+    with pytest.raises(InvalidData):
+        Namespace("active")

@@ -1,0 +1,143 @@
+"""Plain objects: bounds on both sides, and what each part may be."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from perseid.records import InvalidData, RecordMisuse, ValueRef
+from perseid.records.octets import clean_text, from_base64, from_json, to_base64, to_json
+from perseid.records.plain import (
+    MAX_JSON_DEPTH,
+    MAX_JSON_ITEMS,
+    MAX_JSON_OCTETS,
+    a_flag,
+    a_list,
+    a_number,
+    a_text,
+    an_object,
+    check_bounds,
+    kind,
+    parse_json,
+    write_json,
+)
+from perseid.records.refs import ref_from_json, ref_from_text
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def test_as_deep_as_allowed_and_no_deeper() -> None:
+    assert parse_json(nested(MAX_JSON_DEPTH)) is not None
+    for depth in (MAX_JSON_DEPTH + 1, 1_000, 1_000_000):
+        with pytest.raises(InvalidData, match="nested more than 16 deep"):
+            parse_json(nested(depth))
+    with pytest.raises(InvalidData, match="nested more than 16 deep"):
+        parse_json('{"a":' * 17 + "1" + "}" * 17)
+
+
+def test_as_long_as_allowed_and_no_longer() -> None:
+    longest = '"' + "x" * (MAX_JSON_OCTETS - 2) + '"'
+    assert parse_json(longest) == "x" * (MAX_JSON_OCTETS - 2)
+    for text in (longest + " ", '"' + "é" * (MAX_JSON_OCTETS // 2) + '"'):
+        with pytest.raises(InvalidData, match="octets of JSON are too many"):
+            parse_json(text)
+
+
+def test_as_many_items_as_allowed_and_no_more() -> None:
+    check_bounds([None] * (MAX_JSON_ITEMS - 1))
+    with pytest.raises(InvalidData, match="items"):
+        check_bounds([None] * MAX_JSON_ITEMS)
+
+
+def test_the_longest_json_is_judged_in_seconds() -> None:
+    text = "[" + "1," * (MAX_JSON_OCTETS // 2 - 2) + "1]"
+    began = time.process_time()
+    parse_json(text)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1,]", "{'a':1}", "nul", "1 2", '"\\ud800"', '"\ud800"', b'"\xff"', b"\xff", "\ufeff{}", "NaN"]
+)
+def test_what_is_not_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(InvalidData):
+        parse_json(text)
+
+
+def test_json_is_written_short_and_in_order() -> None:
+    assert write_json({"b": [1, True, None], "a": "é"}) == '{"b":[1,true,null],"a":"é"}'
+    with pytest.raises(RecordMisuse, match="surrogate"):
+        write_json("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "said"),
+    [
+        (an_object, [], "the part should be a JSON object, not an array"),
+        (an_object, None, "the part should be a JSON object, not null"),
+        (a_list, {}, "the part should be a JSON array, not an object"),
+        (a_list, [1, None], "the part has an item that is null; is there a comma too many?"),
+        (a_text, 1, "the part should be a string, not a number"),
+        (a_text, "x\ud800", r"the part holds half of a surrogate pair \(character 2\)"),
+        (a_flag, "true", "the part should be true or false, not a string"),
+        (a_flag, 1, "the part should be true or false, not a number"),
+        (a_number, True, "the part should be a number, not true"),
+        (a_number, "secret", "the part should be a number, not a string"),
+        (a_number, 1 << 31, "the part should be between -2147483648 and 2147483647"),
+        (a_number, 1e300, "the part should be a number"),
+        (a_number, "--1", "the part should be a number"),
+    ],
+)
+def test_an_objection_says_what_and_why_but_not_the_contents(
+    call: Callable[[object, str], object], wrong: object, said: str
+) -> None:
+    with pytest.raises(InvalidData, match=said):
+        call(wrong, "the part")
+
+
+def test_numbers_are_taken_as_clients_send_them() -> None:
+    assert [a_number(given, "x") for given in (5, "5", "-5", 5.9, -5.9, "007")] == [5, 5, -5, 5, -5, 7]
+
+
+def test_kinds_have_names() -> None:
+    plain: list[object] = [None, True, False, 1, 1.5, "x", [], {}]
+    assert [kind(one) for one in plain] == [
+        *("null", "true", "false", "a number", "a number", "a string", "an array", "an object")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        (b"", ""),
+        (b"\t\n\r\x13", "\t\n\r\x13"),
+        ("\u0080\u009f".encode(), "\u0080\u009f"),
+        (b"\x08", None),
+        (b"\x14", None),
+        (b"\x1f", None),
+        (b"\x7f", None),
+        (b"\0", None),
+        (b"\xff", None),
+        (b"\xed\xa0\x80", None),
+    ],
+)
+def test_clean_text_is_what_can_be_shown(octets: bytes, text: str | None) -> None:
+    assert clean_text(octets) == text
+
+
+def test_octets_are_a_string_or_say_how_they_are_written() -> None:
+    assert to_json("é\0".encode()) == "é\0"
+    assert to_json(b"\xff") == {"format": "base64", "value": "/w=="}
+    for octets in (b"", b"x", b"\xff", bytes(range(256))):
+        assert from_json(to_json(octets), "x") == octets
+        assert from_base64(to_base64(octets), "x") == octets
+
+
+def test_pointers_need_both_parts_in_text_and_json() -> None:
+    assert ref_from_text("300:0.NA/1") == ValueRef(300, "0.NA/1")
+    assert ref_from_json({"handle": "0.NA/1", "index": "300"}, "x") == ValueRef(300, "0.NA/1")
+    for text in ("", "x", ":x", "1", "1.5:x", "99999999999:x", "2147483648:x", "1:\ud800", "\uff11:x"):
+        with pytest.raises(InvalidData):
+            ref_from_text(text)

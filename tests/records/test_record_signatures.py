@@ -1,0 +1,304 @@
+"""HS_SIGNATURE and HS_CERT: tokens, their claims, and whether they hold."""
+
+import base64
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+
+from perseid.records import (
+    Certificate,
+    CertPermission,
+    Claims,
+    Comparison,
+    InvalidData,
+    Permission,
+    PrivateKey,
+    PublicKey,
+    RecordSignature,
+    Value,
+    ValueDigest,
+    ValueRef,
+    Verdict,
+    interpret,
+    interpret_as,
+)
+from perseid.records.jws import MAX_JWS_LENGTH, MAX_JWS_SIGNATURES, Jws
+from perseid.records.signatures import MAX_CHAIN
+from tests.record_strategies import DSA_PRIVATE, NOWS, RSA_PRIVATE, claims
+from tests.vector_files import octets
+
+NOW = NOWS[0]
+CLAIMS = Claims(ValueRef(300, "0.NA/12345"), ValueRef(0, "12345/x"), NOW - 10, NOW - 20, NOW + 100)
+URL = Value.text(1, "URL", "https://example.org/")
+DESC = Value.text(2, "DESC", "x")
+OTHER_KEY = PublicKey.from_bytes(octets("keys/pubkey.bin"))
+KEYS = [pytest.param(RSA_PRIVATE, id="rsa"), pytest.param(DSA_PRIVATE, id="dsa")]
+
+
+def part(plain: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
+
+
+def forged(header: object, payload: object) -> str:
+    return f"{part(header)}.{part(payload)}.AAAA"
+
+
+def payload_of(token: Jws) -> dict[str, object]:
+    found: dict[str, object] = json.loads(token.payload)
+    return found
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_record_is_signed_and_verified(key: PrivateKey) -> None:
+    signature = RecordSignature.sign(CLAIMS, [URL, DESC], key)
+    assert signature.claimed == CLAIMS
+    assert signature.verdict(key.public, NOW) is Verdict.GOOD
+    assert signature.verdict(OTHER_KEY, NOW) is Verdict.WRONG_KEY
+    assert signature.compare([URL, DESC]) == Comparison((1, 2), (), (), ())
+    again = interpret_as(Value(400, "HS_SIGNATURE", signature.to_bytes()), RecordSignature)
+    assert again == signature
+    assert again.verdict(key.public, NOW) is Verdict.GOOD
+
+
+def test_the_payload_is_as_deployed() -> None:
+    signature = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE)
+    # from offset 8: TTL type, TTL, permissions, type, data, references
+    signed = bytes.fromhex("00 00015180 0e 00000003 55524c 00000014") + b"https://example.org/" + bytes(4)
+    assert payload_of(signature) == {
+        "iss": "300:0.NA/12345",
+        "sub": "12345/x",
+        "iat": NOW - 10,
+        "nbf": NOW - 20,
+        "exp": NOW + 100,
+        "digests": {
+            "alg": "SHA-256",
+            "digests": [{"index": 1, "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode()}],
+        },
+    }
+    assert [one.algorithm for one in signature.signatures] == ["RS256"]
+    assert [one.algorithm for one in RecordSignature.sign(CLAIMS, [], DSA_PRIVATE).signatures] == ["DS256"]
+
+
+def test_index_and_timestamp_are_not_signed_and_everything_else_is() -> None:
+    digest = ValueDigest.of(URL).octets
+    assert ValueDigest.of(Value.text(9, "URL", "https://example.org/").with_timestamp(5)).octets == digest
+    for changed in (
+        Value.text(1, "url", "https://example.org/"),
+        Value.text(1, "URL", "https://example.org"),
+        Value(1, "URL", URL.data, ttl=1),
+        Value(1, "URL", URL.data, permissions=Permission(0x0F)),
+        Value(1, "URL", URL.data, references=(ValueRef(1, "x"),)),
+    ):
+        assert ValueDigest.of(changed).octets != digest
+
+
+def test_values_are_compared_one_by_one() -> None:
+    signature = RecordSignature.sign(CLAIMS, [URL, DESC, Value.text(3, "X", "x")], RSA_PRIVATE)
+    now = [URL, Value.text(2, "DESC", "y"), Value.text(7, "NEW", "")]
+    assert signature.compare(now) == Comparison((1,), (2,), (3,), (7,))
+
+
+def test_a_digest_given_twice_must_agree_with_itself() -> None:
+    plain = payload_of(RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE))
+    listed = plain["digests"]["digests"]  # type: ignore[index]
+    listed.append({"index": "1", "digest": "AAAA"})
+    assert RecordSignature(forged({"alg": "RS256"}, plain)).compare([URL]).changed == (1,)
+
+
+@pytest.mark.parametrize(
+    ("name", "verified"), [("SHA-256", True), ("sha256", True), ("SHA-1", False), ("MD5", False), ("", False)]
+)
+def test_only_a_hash_that_is_known_verifies_anything(name: str, verified: bool) -> None:
+    plain = payload_of(RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE))
+    plain["digests"]["alg"] = name  # type: ignore[index]
+    compared = RecordSignature(forged({"alg": "RS256"}, plain)).compare([URL])
+    assert compared == (Comparison((1,), (), (), ()) if verified else Comparison((), (1,), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict"),
+    [
+        (NOW - 21, Verdict.TOO_EARLY),
+        (NOW - 20, Verdict.GOOD),
+        (NOW + 99, Verdict.GOOD),
+        (NOW + 100, Verdict.EXPIRED),
+    ],
+)
+def test_a_token_is_valid_from_and_until(now: int, verdict: Verdict) -> None:
+    assert RecordSignature.sign(CLAIMS, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, now) is verdict
+
+
+def test_a_token_without_an_end_is_never_valid_and_one_without_a_beginning_always_was() -> None:
+    endless = Claims(CLAIMS.issuer, CLAIMS.subject)
+    assert RecordSignature.sign(endless, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, NOW) is Verdict.EXPIRED
+    ending = Claims(CLAIMS.issuer, CLAIMS.subject, expires=NOW + 1)
+    assert RecordSignature.sign(ending, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, 0) is Verdict.GOOD
+
+
+def test_any_change_of_a_token_shows() -> None:
+    token = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE)
+    header, payload, signature = token.text.split(".")
+    plain = payload_of(token) | {"exp": NOW + 10_000}
+    for text in (
+        f"{header}.{part(plain)}.{signature}",
+        f"{part({'alg': 'RS256', 'typ': 'JWT'})}.{payload}.{signature}",
+        f"{header}.{payload}.{signature[:-4]}AAAA",
+        f"{header}.{payload}.",
+    ):
+        assert RecordSignature(text).verdict(RSA_PRIVATE.public, NOW) is Verdict.WRONG_KEY
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "", "HS256", "DS256", "RS512", "rs256"])
+def test_nothing_in_a_token_chooses_how_it_is_checked(algorithm: str) -> None:
+    # Signed properly, except that the header names an algorithm that is not the key's.
+    signed = f"{part({'alg': algorithm})}.{part({'iss': 'a', 'sub': 'b', 'digests': {'alg': '', 'digests': []}})}"
+    octets_ = RSA_PRIVATE.sign("SHA-256", signed.encode())
+    token = RecordSignature(f"{signed}.{base64.urlsafe_b64encode(octets_).decode().rstrip('=')}")
+    assert not token.is_signed_by(RSA_PRIVATE.public)
+
+
+def test_a_key_that_cannot_sign_has_signed_nothing() -> None:
+    dh = PublicKey.from_bytes(
+        bytes.fromhex("0000000a 44485f5055425f4b4559 0000 00000001 05 00000081 00")
+        + b"\xff" * 128
+        + bytes.fromhex("00000001 02")
+    )
+    assert not RecordSignature.sign(CLAIMS, [], RSA_PRIVATE).is_signed_by(dh)
+
+
+def test_the_json_forms_of_a_token_say_the_same() -> None:
+    header, payload, signature = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text.split(".")
+    flat = {"payload": payload, "protected": header, "signature": signature}
+    several = {
+        "payload": payload,
+        "signatures": [
+            {"protected": part({"alg": "DS256"}), "signature": "AAAA"},
+            {"protected": header, "signature": signature, "header": {"kid": "x"}},
+        ],
+    }
+    for plain in (flat, several):
+        token = RecordSignature.from_text(json.dumps(plain, indent=1))
+        assert token.claimed == CLAIMS
+        assert token.verdict(RSA_PRIVATE.public, NOW) is Verdict.GOOD
+        assert token.verdict(DSA_PRIVATE.public, NOW) is Verdict.WRONG_KEY
+
+
+def test_blanks_around_a_token_are_kept_and_passed_over() -> None:
+    text = f"\n{RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text} \n"
+    token = RecordSignature.from_text(text)
+    assert token.verdict(RSA_PRIVATE.public, NOW) is Verdict.GOOD
+    assert token.to_text() == text
+
+
+GOOD = {"iss": "a", "sub": "b", "digests": {"alg": "SHA-256", "digests": []}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a.b",
+        "a.b.c.d",
+        "..",
+        "{",
+        "{}",
+        '{"payload":"e30"}',
+        '{"payload":"e30","signatures":[]}',
+        '{"payload":"e30","signatures":[null]}',
+        f"{part({'alg': 'RS256'})}.{part(GOOD)}.A",
+        f"{part({'alg': 'RS256'})}.{part(GOOD)}.A+/=",
+        f"{part({'alg': 'RS256'})}=.{part(GOOD)}.AAAA",
+        forged({}, GOOD),
+        forged({"alg": 256}, GOOD),
+        forged({"alg": "RS256", "crit": ["b64"], "b64": False}, GOOD),
+        forged([], GOOD),
+        forged({"alg": "RS256"}, []),
+        forged({"alg": "RS256"}, {}),
+        forged({"alg": "RS256"}, GOOD | {"iss": None}),
+        forged({"alg": "RS256"}, GOOD | {"sub": ""}),
+        forged({"alg": "RS256"}, GOOD | {"sub": "99999999999:x"}),
+        forged({"alg": "RS256"}, GOOD | {"exp": "soon"}),
+        forged({"alg": "RS256"}, GOOD | {"exp": 1 << 60}),
+        forged({"alg": "RS256"}, GOOD | {"chain": "x"}),
+        forged({"alg": "RS256"}, GOOD | {"chain": [None]}),
+        forged({"alg": "RS256"}, {"iss": "a", "sub": "b"}),
+        forged({"alg": "RS256"}, GOOD | {"digests": {"digests": []}}),
+        forged({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1}]}}),
+        forged({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1, "digest": "!"}]}}),
+    ],
+)
+def test_what_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(InvalidData):
+        RecordSignature.from_text(text)
+
+
+def test_as_many_signatures_links_and_characters_as_allowed_and_no_more() -> None:
+    one = {"protected": part({"alg": "RS256"}), "signature": "AAAA"}
+    for count, fits in ((MAX_JWS_SIGNATURES, True), (MAX_JWS_SIGNATURES + 1, False)):
+        text = json.dumps({"payload": part(GOOD), "signatures": [one] * count})
+        assert _is_token(text) is fits
+    for count, fits in ((MAX_CHAIN, True), (MAX_CHAIN + 1, False)):
+        assert _is_token(forged({"alg": "RS256"}, GOOD | {"chain": ["1:a"] * count})) is fits
+    token = forged({"alg": "RS256"}, GOOD)
+    assert _is_token(token + " " * (MAX_JWS_LENGTH - len(token)))
+    assert not _is_token(token + " " * (MAX_JWS_LENGTH - len(token) + 1))
+
+
+def test_a_signature_over_as_many_values_as_a_record_has_fits() -> None:
+    values = [Value.text(index, "URL", "x") for index in range(1_000_000, 1_002_048)]
+    token = RecordSignature.sign(CLAIMS, values, RSA_PRIVATE)
+    assert len(token.compare(values).verified) == 2_048
+
+
+def _is_token(text: str) -> bool:
+    try:
+        RecordSignature(text)
+    except InvalidData:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("ref", "text"),
+    [
+        (ValueRef(300, "0.NA/1"), "300:0.NA/1"),
+        (ValueRef(0, "0.NA/1"), "0.NA/1"),
+        (ValueRef(0, "5:x/y"), "0:5:x/y"),
+        (ValueRef(0, "5:"), "0:5:"),
+    ],
+)
+def test_identities_in_claims_leave_out_an_index_that_means_nothing(ref: ValueRef, text: str) -> None:
+    plain = Claims(ref, ref).to_json()
+    assert plain == {"iss": text, "sub": text}
+    assert Claims.from_json(plain) == Claims(ref, ref)
+
+
+@given(claims)
+def test_claims_come_back(made: Claims) -> None:
+    assert Claims.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_certified(key: PrivateKey) -> None:
+    permissions = [CertPermission("everything", "0.NA/12345"), CertPermission("thisHandle")]
+    made = Claims(CLAIMS.issuer, ValueRef(300, "0.NA/1"), expires=NOW + 9, chain=(ValueRef(0, "0.0/0.0"),))
+    certificate = Certificate.sign(made, DSA_PRIVATE.public, permissions, key)
+    assert certificate.claimed == made
+    assert certificate.public_key == DSA_PRIVATE.public
+    assert certificate.permissions == tuple(permissions)
+    assert certificate.verdict(key.public, NOW) is Verdict.GOOD
+    assert payload_of(certificate)["perms"] == [{"handle": "0.NA/12345", "perm": "everything"}, {"perm": "thisHandle"}]
+    assert payload_of(certificate)["chain"] == ["0.0/0.0"]
+    assert interpret(Value(400, "HS_CERT", certificate.to_bytes())) == certificate
+
+
+@pytest.mark.parametrize(
+    "change", [{"publicKey": None}, {"publicKey": {"kty": "RSA"}}, {"perms": {}}, {"perms": [{}]}, {"perms": [None]}]
+)
+def test_what_is_no_certificate_is_refused(change: dict[str, object]) -> None:
+    good = payload_of(Certificate.sign(CLAIMS, OTHER_KEY, [], RSA_PRIVATE))
+    assert Certificate(forged({"alg": "RS256"}, good)).public_key == OTHER_KEY
+    with pytest.raises(InvalidData):
+        Certificate(forged({"alg": "RS256"}, good | change))

@@ -1,0 +1,176 @@
+"""Values: their octets, their permissions, and times that outlive 32 bits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import (
+    DEFAULT_PERMISSIONS,
+    InvalidData,
+    Permission,
+    TtlType,
+    Value,
+    ValueRef,
+    permissions_from_text,
+    permissions_to_text,
+)
+from perseid.records.times import from_iso, from_wire, to_iso, to_wire
+from tests.record_strategies import NOWS, values
+from tests.vector_files import Vector, fields, load, parameters
+
+VECTOR_FILES = ("codec-values.json",)
+NOW = 1_794_700_800
+
+
+@pytest.mark.parametrize("vector", parameters("codec-values.json"))
+def test_vector_of_a_value(vector: Vector) -> None:
+    octets = bytes.fromhex(vector["encoded_hex"])
+    value = Value.from_bytes(octets, NOW)
+    assert value.to_bytes() == octets
+    given_ = fields(vector)
+    assert value.index == given_["v.index"]
+    assert to_wire(value.timestamp) == given_["v.timestamp"]
+    assert f"{value.ttl_type:d} ({value.ttl_type.name.lower()})" == given_["v.ttlType"]
+    assert value.ttl == given_["v.ttl"]
+    assert value.permissions == int(str(given_["v.permissions"]).split()[0], 16)
+    assert value.type == given_["v.type"]
+    assert given_["v.data"] in (value.data.hex(), value.data.decode("latin-1"))
+    assert len(value.references) == given_["v.referenceCount"]
+    for number, reference in enumerate(value.references):
+        assert reference.handle == given_[f"v.reference[{number}].handle"]
+        assert reference.index == given_[f"v.reference[{number}].index"]
+    if "perm" in vector:
+        assert permissions_to_text(value.permissions) == vector["perm"]
+    if "value" in vector:
+        made = vector["value"]
+        assert value == Value(
+            made["index"],
+            made["type"],
+            bytes.fromhex(made["data_hex"]),
+            made["ttl"],
+            TtlType(made["ttlType"]),
+            permissions_from_text(made["perm"]),
+            # one of them has -1 here and 4294967295 in its description: the same 32 bits
+            from_wire(made["timestamp"] % (1 << 32), NOW),
+            tuple([ValueRef.parse(reference) for reference in made["references"]]),
+        )
+
+
+def test_vectors_of_values_cover_every_permission() -> None:
+    vectors = load("codec-values.json")
+    assert len(vectors) == 21
+    assert {vector["perm"] for vector in vectors if "perm" in vector} == {
+        permissions_to_text(Permission(octet)) for octet in range(16)
+    }
+
+
+@pytest.mark.parametrize("now", NOWS)
+@given(st.data())
+def test_a_value_comes_back_from_its_octets_whenever_that_is(now: int, data: st.DataObject) -> None:
+    value = data.draw(values(now))
+    octets = value.to_bytes()
+    assert Value.from_bytes(octets, now) == value
+    front = octets[: data.draw(st.integers(0, len(octets) - 1))]
+    with pytest.raises(InvalidData):
+        Value.from_bytes(front, now)
+    with pytest.raises(InvalidData):
+        Value.from_bytes(octets + b"\0", now)
+
+
+@pytest.mark.parametrize("now", NOWS)
+@given(octets=st.binary(min_size=26, max_size=60))
+def test_any_octets_are_a_value_that_writes_them_again_or_refused(now: int, octets: bytes) -> None:
+    try:
+        value = Value.from_bytes(octets, now)
+    except InvalidData:
+        return
+    assert value.to_bytes() == octets
+
+
+@pytest.mark.parametrize("now", NOWS)
+@pytest.mark.parametrize("distance", [-(1 << 31), -1, 0, 1, (1 << 31) - 1])
+def test_32_bits_are_the_instant_nearest_to_now(now: int, distance: int) -> None:
+    assert from_wire(to_wire(now + distance), now) == now + distance
+
+
+def test_32_bits_beyond_half_a_cycle_are_another_instant() -> None:
+    now = NOWS[1]
+    assert from_wire(to_wire(now + (1 << 31)), now) == now - (1 << 31)
+    assert from_wire(0, now) == 0
+    # 2106: its 32 bits are zero, which means "not set" on the wire
+    assert from_wire(to_wire(1 << 32), NOWS[2]) == 0
+
+
+def test_a_value_written_in_2039_shows_its_year() -> None:
+    value = Value(1, "X", b"", timestamp=NOWS[1], ttl=NOWS[1] + 60, ttl_type=TtlType.ABSOLUTE)
+    read = Value.from_bytes(value.to_bytes(), NOWS[1])
+    assert to_iso(read.timestamp) == "2039-01-01T00:00:00Z"
+    assert to_iso(read.ttl) == "2039-01-01T00:01:00Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2017-07-14T02:40:00Z", 1_500_000_000),
+        ("2017-07-14T02:40:00.999Z", 1_500_000_000),
+        ("2017-07-14T04:40:00+02:00", 1_500_000_000),
+        ("2017-07-14 02:40", 1_500_000_000),
+        ("20170714T024000", 1_500_000_000),
+        ("2017-07-14", 1_499_990_400),
+        ("1969-12-31T23:59:59.5Z", -1),
+        ("9999-12-31T23:59:59Z", 253_402_300_799),
+        ("0001-01-01T00:00:00+23:59", -62_135_683_140),
+    ],
+)
+def test_iso_times_are_read_in_every_form(text: str, seconds: int) -> None:
+    assert from_iso(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2017-13-01", "2017-07-14T25:00Z", "3600", "\ud800", "٢٠١٧-07-14"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(InvalidData, match="ISO 8601"):
+        from_iso(text)
+
+
+@given(st.integers(-62_135_596_800, 253_402_300_799))
+def test_every_second_of_ten_thousand_years_has_a_text(instant: int) -> None:
+    assert from_iso(to_iso(instant)) == instant
+
+
+@pytest.mark.parametrize(("text", "bits"), [("rwr-", 0x0E), ("1110", 0x0E), ("*", 0x0F), ("rw--", 0x0C), ("0001", 1)])
+def test_permissions_are_letters_or_digits(text: str, bits: int) -> None:
+    assert permissions_from_text(text) == bits
+    assert permissions_from_text(permissions_to_text(Permission(bits))) == bits
+
+
+@pytest.mark.parametrize("text", ["", "rwr", "rwr--", "wrwr", "1112", "****", "r w-"])
+def test_other_permissions_are_refused(text: str) -> None:
+    with pytest.raises(InvalidData, match="four characters"):
+        permissions_from_text(text)
+
+
+def test_a_value_is_as_deployed_tools_make_it_unless_somebody_says_otherwise() -> None:
+    value = Value.text(1, "URL", "x")
+    assert (value.ttl, value.ttl_type, value.permissions, value.timestamp) == (86_400, 0, DEFAULT_PERMISSIONS, 0)
+    assert value.is_public
+    assert value.with_timestamp(5).timestamp == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        ("300:0.NA/12345", ValueRef(300, "0.NA/12345")),
+        ("0.NA/12345", ValueRef(0, "0.NA/12345")),
+        ("a/b:c", ValueRef(0, "a/b:c")),
+        ("2147483647:x", ValueRef(2_147_483_647, "x")),
+        ("7:8:x", ValueRef(7, "8:x")),
+    ],
+)
+def test_identities_are_written_as_index_and_handle(text: str, ref: ValueRef) -> None:
+    assert ValueRef.parse(text) == ref
+
+
+@pytest.mark.parametrize("text", ["", "300:", "2147483648:x", "9" * 5_000 + ":x", "00000000300:x"])
+def test_other_identities_are_refused(text: str) -> None:
+    with pytest.raises(InvalidData):
+        ValueRef.parse(text)

@@ -1,0 +1,180 @@
+"""XML of strangers: every bound on both sides, and the classical attacks."""
+
+import time
+import tracemalloc
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import Element, InvalidData, parse_xml
+from perseid.records.xml import (
+    MAX_XML_ATTRIBUTE_LENGTH,
+    MAX_XML_ATTRIBUTES,
+    MAX_XML_DEPTH,
+    MAX_XML_ELEMENTS,
+    MAX_XML_OCTETS,
+    is_yes,
+)
+from tests.record_strategies import xml
+
+BILLION_LAUGHS = b"""<?xml version="1.0"?>
+<!DOCTYPE lolz [
+ <!ENTITY lol "lol">
+ <!ENTITY lol1 "&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;">
+ <!ENTITY lol2 "&lol1;&lol1;&lol1;&lol1;&lol1;&lol1;&lol1;&lol1;&lol1;&lol1;">
+ <!ENTITY lol3 "&lol2;&lol2;&lol2;&lol2;&lol2;&lol2;&lol2;&lol2;&lol2;&lol2;">
+ <!ENTITY lol4 "&lol3;&lol3;&lol3;&lol3;&lol3;&lol3;&lol3;&lol3;&lol3;&lol3;">
+ <!ENTITY lol5 "&lol4;&lol4;&lol4;&lol4;&lol4;&lol4;&lol4;&lol4;&lol4;&lol4;">
+ <!ENTITY lol6 "&lol5;&lol5;&lol5;&lol5;&lol5;&lol5;&lol5;&lol5;&lol5;&lol5;">
+ <!ENTITY lol7 "&lol6;&lol6;&lol6;&lol6;&lol6;&lol6;&lol6;&lol6;&lol6;&lol6;">
+ <!ENTITY lol8 "&lol7;&lol7;&lol7;&lol7;&lol7;&lol7;&lol7;&lol7;&lol7;&lol7;">
+ <!ENTITY lol9 "&lol8;&lol8;&lol8;&lol8;&lol8;&lol8;&lol8;&lol8;&lol8;&lol8;">
+]>
+<lolz>&lol9;</lolz>"""
+QUADRATIC = b'<!DOCTYPE a [<!ENTITY x "' + b"x" * 30_000 + b'">]><a>' + b"&x;" * 5_000 + b"</a>"
+
+
+def refusal(octets: bytes) -> str:
+    with pytest.raises(InvalidData) as caught:
+        parse_xml(octets)
+    return str(caught.value)
+
+
+def test_elements_keep_attributes_and_text_in_order() -> None:
+    octets = '\ufeff<?xml version="1.0"?><a b="1" c="&lt;é"> x<!-- - --><d/>y<![CDATA[<z>]]>&amp;<?pi?></a>'.encode()
+    element = parse_xml(octets)
+    assert element == Element("a", (("b", "1"), ("c", "<é")), (" x", Element("d"), "y<z>&"))
+    assert element.get("c") == "<é"
+    assert element.get("x") is None
+    assert element.text == " xy<z>&"
+    assert element.elements() == element.elements("d", "e") == (Element("d"),)
+    assert element.elements("e") == ()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        BILLION_LAUGHS,
+        QUADRATIC,
+        b'<!DOCTYPE a [<!ENTITY e SYSTEM "file:///etc/passwd">]><a>&e;</a>',
+        b'<!DOCTYPE a [<!ENTITY e SYSTEM "http://127.0.0.1:9/x">]><a>&e;</a>',
+        b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd">%p;]><a/>',
+        b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>',
+        b'<!DOCTYPE a PUBLIC "-//W3C//DTD" "http://127.0.0.1:9/x"><a/>',
+        b"<!DOCTYPE a><a/>",
+        b'<?xml version="1.0"?>\n<!-- x --><!DOCTYPE a [<!ATTLIST a b CDATA "c">]><a/>',
+    ],
+    ids=["laughs", "quadratic", "file", "http", "parameter", "system", "public", "bare", "attlist"],
+)
+def test_every_doctype_is_refused_in_little_time_and_memory(octets: bytes) -> None:
+    tracemalloc.start()
+    began = time.process_time()
+    why = refusal(octets)
+    elapsed = time.process_time() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "DOCTYPE" in why or "too many" in why
+    assert elapsed < 0.5
+    assert peak < 4_000_000
+
+
+def test_an_entity_without_a_declaration_is_refused() -> None:
+    assert "undefined entity" in refusal(b"<a>&e;</a>")
+    assert parse_xml(b"<a>&lt;&gt;&amp;&quot;&apos;&#65;&#x42;</a>").text == "<>&\"'AB"
+
+
+def test_as_long_as_allowed_and_no_longer() -> None:
+    longest = b"<a>" + b"x" * (MAX_XML_OCTETS - 7) + b"</a>"
+    assert len(parse_xml(longest).text) == MAX_XML_OCTETS - 7
+    assert "too many" in refusal(longest + b"\n")
+
+
+def test_as_deep_as_allowed_and_no_deeper() -> None:
+    assert parse_xml(b"<a>" * MAX_XML_DEPTH + b"</a>" * MAX_XML_DEPTH).name == "a"
+    assert "nested more than 32 deep" in refusal(b"<a>" * (MAX_XML_DEPTH + 1) + b"</a>" * (MAX_XML_DEPTH + 1))
+    # 9,000 levels, never closed: refused at the 33rd
+    assert "nested more than 32 deep" in refusal(b"<aaaa>" * 9_000)
+
+
+def test_as_many_elements_as_allowed_and_no_more() -> None:
+    assert len(parse_xml(b"<a>" + b"<b/>" * (MAX_XML_ELEMENTS - 1) + b"</a>").elements()) == MAX_XML_ELEMENTS - 1
+    assert "more than 1,000 elements" in refusal(b"<a>" + b"<b/>" * MAX_XML_ELEMENTS + b"</a>")
+
+
+def test_as_many_attributes_as_allowed_and_no_more() -> None:
+    attributes = [f'a{number}=""' for number in range(MAX_XML_ATTRIBUTES + 1)]
+    assert len(parse_xml(f"<a {' '.join(attributes[1:])}/>".encode()).attributes) == MAX_XML_ATTRIBUTES
+    assert "more than 64 attributes" in refusal(f"<a {' '.join(attributes)}/>".encode())
+
+
+def test_attributes_as_long_as_allowed_and_no_longer() -> None:
+    longest = "é" * MAX_XML_ATTRIBUTE_LENGTH
+    assert parse_xml(f'<a b="{longest}"/>'.encode()).get("b") == longest
+    assert "more than 8,192 characters" in refusal(f'<a b="{longest}é"/>'.encode())
+
+
+def test_the_most_that_passes_costs_little() -> None:
+    attributes = " ".join(f'a{number:x}="1"' for number in range(5))
+    octets = f"<a>{f'<b {attributes}>x</b>' * 999}</a>".encode()
+    assert len(octets) <= MAX_XML_OCTETS
+    tracemalloc.start()
+    began = time.process_time()
+    parse_xml(octets)
+    elapsed = time.process_time() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert elapsed < 2
+    assert peak < 8_000_000
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b" ",
+        b"<a",
+        b"<a>",
+        b"<a></b>",
+        b"<a/><b/>",
+        b"text",
+        b"{}",
+        b'<a b="1" b="2"/>',
+        b"<a>\x00</a>",
+        b"<a>\xff</a>",
+        b"<a>\xed\xa0\x80</a>",
+        b"<a>&#0;</a>",
+        b"<a>&#xD800;</a>",
+        b"\xff\xfe<\0a\0/\0>\0",
+        b'<a b="<"/>',
+    ],
+)
+def test_what_is_not_xml_is_refused(octets: bytes) -> None:
+    assert refusal(octets)
+
+
+def test_it_is_utf_8_whatever_it_says() -> None:
+    assert parse_xml('<?xml version="1.0" encoding="ISO-8859-1"?><a>é</a>'.encode()).text == "é"
+    assert parse_xml('<?xml version="1.0" encoding="x-unknown"?><a>é</a>'.encode()).text == "é"
+    assert "not UTF-8" in refusal('<?xml version="1.0" encoding="ISO-8859-1"?><a>é</a>'.encode("latin-1"))
+
+
+def test_names_with_a_prefix_are_names() -> None:
+    assert parse_xml(b'<x:a xmlns="y" z:b="1"/>') == Element("x:a", (("xmlns", "y"), ("z:b", "1")))
+
+
+@given(xml)
+def test_elements_written_are_elements_read(text: str) -> None:
+    assert parse_xml(text.encode()).name == "root"
+
+
+@given(st.binary(max_size=60) | xml.map(str.encode).flatmap(lambda octets: st.sampled_from([octets[:-3], octets * 2])))
+def test_any_octets_are_xml_or_refused(octets: bytes) -> None:
+    with suppress(InvalidData):
+        parse_xml(octets)
+
+
+@pytest.mark.parametrize(("text", "yes"), [("yes", True), (" TRUE ", True), ("1", True), ("no", False), (None, False)])
+def test_booleans_in_attributes(text: str | None, yes: bool) -> None:
+    assert is_yes(text) is yes
