@@ -1,0 +1,140 @@
+"""What the wire costs: a resolution from octets to octets, long answers, signatures, MACs, secrets and encryption.
+
+Microseconds come from `run.py`. What `run.py` cannot see is memory: `bench/wire.py` by itself prints how many octets
+and blocks are allocated by one resolution, and how many of them at most at a time.
+"""
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from perseid.records.keyfile import read_key_file
+from perseid.records.value import Value
+from perseid.wire.challenge import answer_with_secret, check_secret_answer
+from perseid.wire.cipher import Cipher, decrypt, encrypt
+from perseid.wire.client import Client
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.credentials import add_mac, sign, verify_mac, verify_signature
+from perseid.wire.fragments import Reassembler
+from perseid.wire.framing import Frame, FrameReader
+from perseid.wire.requests import Name, Resolve
+from perseid.wire.responses import NAMES_PER_LIST, Names, Resolved
+from perseid.wire.server import Reply, Request, Server, ServerSettings
+
+NOW = 1_794_724_100
+KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"
+SERVER_KEY = read_key_file((KEYS / "privkey.bin").read_bytes(), None)
+DSA_KEY = read_key_file((KEYS / "dsapriv.bin").read_bytes(), None)
+RANDOM = random.Random(1).randbytes
+SESSION_KEY = bytes(range(32))
+NONCE, DIGEST, SALT, SECRET = bytes(16), bytes(32), bytes(16), b"opensesame"
+
+VALUES = (
+    Value.text(1, "URL", "https://example.org/a/typical/address"),
+    Value.text(4, "EMAIL", "someone@example.org"),
+    Value(100, "HS_ADMIN", bytes.fromhex("0fff0000000a302e4e412f31323334350000012c")),
+)
+NAMES = tuple(b"20.500.99999/a-name-of-usual-length-%04d" % number for number in range(NAMES_PER_LIST))
+
+CLIENT = Client(RANDOM)
+SERVER = Server(ServerSettings(SERVER_KEY), RANDOM)
+
+
+def _request(flags: OpFlag = DEFAULT_FLAGS) -> bytes:
+    body = Resolve(b"20.500.99999/a-name-of-usual-length")
+    return CLIENT.request(OpCode.RESOLUTION, body, NOW, flags=flags, peer_version=CURRENT).to_bytes()
+
+
+def resolve(octets: bytes) -> bytes:
+    """What a server does for one resolution, but for looking the record up: octets in, octets out."""
+    (frame,) = FrameReader().feed(octets)
+    return _answer(frame).to_stream()
+
+
+def resolve_packet(packet: bytes) -> list[bytes]:
+    """The same over UDP."""
+    whole = Reassembler().receive("client", packet, NOW)
+    if whole is None:
+        raise TypeError("a whole request was fed")
+    return _answer(Frame(*whole)).to_packets()
+
+
+def _answer(frame: Frame) -> Reply:
+    received = SERVER.receive(frame, NOW)
+    if not isinstance(received, Request) or not isinstance(received.body, Resolve):
+        raise TypeError("a resolution request was fed")
+    return SERVER.respond(received, ResponseCode.SUCCESS, Resolved(received.body.handle, VALUES), NOW)
+
+
+def list_names() -> Reply:
+    """One message of a list."""
+    return SERVER.respond(_LISTED, ResponseCode.SUCCESS, Names(NAMES), NOW, more=True)
+
+
+def _listed() -> Request:
+    message = CLIENT.request(OpCode.LIST_HANDLES, Name(b"0.NA/20.500.99999"), NOW, peer_version=CURRENT)
+    (frame,) = FrameReader().feed(message.to_bytes())
+    received = SERVER.receive(frame, NOW)
+    if not isinstance(received, Request):
+        raise TypeError("a list request was fed")
+    return received
+
+
+_LISTED = _listed()
+
+
+def benches() -> dict[str, Callable[[], object]]:
+    """The functions to measure."""
+    plain, certified = _request(), _request(DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
+    (answer,) = FrameReader().feed(resolve(plain))
+    message = CLIENT.request(OpCode.DELETE_HANDLE, Name(b"20.500.99999/name"), NOW, peer_version=CURRENT)
+    signed, dsa_signed, maced = sign(message, SERVER_KEY), sign(message, DSA_KEY), add_mac(message, SESSION_KEY, 1)
+    secret_answer = answer_with_secret(SECRET, NONCE, DIGEST, CURRENT, CURRENT, SALT)
+    sealed = encrypt(Cipher.AES, SESSION_KEY, answer.payload, CURRENT, RANDOM)
+    return {
+        "resolution, octets to octets": partial(resolve, plain),
+        "resolution, octets to octets, signed": partial(resolve, certified),
+        "resolution, packet to packet": partial(resolve_packet, plain),
+        "list, 50 names": list_names,
+        "sign, RSA 2048": partial(sign, message, SERVER_KEY),
+        "verify, RSA 2048": partial(verify_signature, signed, SERVER_KEY.public),
+        "sign, DSA 1024": partial(sign, message, DSA_KEY),
+        "verify, DSA 1024": partial(verify_signature, dsa_signed, DSA_KEY.public),
+        "MAC": partial(add_mac, message, SESSION_KEY, 1),
+        "verify MAC": partial(verify_mac, maced, SESSION_KEY),
+        "secret-key answer, PBKDF2": partial(answer_with_secret, SECRET, NONCE, DIGEST, CURRENT, CURRENT, SALT),
+        "check secret-key answer, PBKDF2": partial(check_secret_answer, SECRET, NONCE, DIGEST, secret_answer, CURRENT),
+        "encrypt, AES, an answer": partial(encrypt, Cipher.AES, SESSION_KEY, answer.payload, CURRENT, RANDOM),
+        "decrypt, AES, an answer": partial(decrypt, Cipher.AES, SESSION_KEY, sealed, CURRENT),
+    }
+
+
+def allocations(function: Callable[[], object]) -> tuple[int, int]:
+    """What one call keeps allocated at its height: octets and, roughly, blocks."""
+    function()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.take_snapshot()
+        tracemalloc.reset_peak()
+        base, _ = tracemalloc.get_traced_memory()
+        kept = function()
+        _, peak = tracemalloc.get_traced_memory()
+        after = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    blocks = sum(change.count_diff for change in after.compare_to(before, "filename") if change.count_diff > 0)
+    del kept
+    return peak - base, blocks
+
+
+def main() -> None:
+    """Print what `run.py` does not."""
+    for name, function in benches().items():
+        octets, blocks = allocations(function)
+        print(f"{name:<40} {octets:>10,} octets at the height, {blocks:>4} blocks in the result")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""The wire: any octets give a message or a protocol error, and what was accepted is written the same again.
+
+The first octet of the input says which target gets the rest; the seeds are the recorded exchanges. Where a signature, a
+MAC or encryption would keep arbitrary octets out, some targets put it on themselves, so that what lies behind is
+reached too.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from perseid.records.binary import Reader
+from perseid.records.errors import InvalidData
+from perseid.records.keyfile import read_key_file
+from perseid.wire import envelope as envelope_module
+from perseid.wire import header as header_module
+from perseid.wire.cipher import Cipher
+from perseid.wire.client import Answer, Client
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.envelope import MAX_MESSAGE, Envelope
+from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.fragments import MAX_OCTETS, MAX_SOURCE_OCTETS, Reassembler
+from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
+from perseid.wire.header import Header
+from perseid.wire.message import Credential, Message
+from perseid.wire.requests import REQUESTS, Name, Resolve, VerifyChallenge, write_request
+from perseid.wire.responses import Challenge, Failure, SessionReady, read_response, write_response
+from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
+from perseid.wire.sessions import Identity, Session
+
+VECTORS: Final = Path(__file__).resolve().parent.parent / "tests" / "vectors"
+NOW: Final = 1_794_724_100
+SERVER_KEY: Final = read_key_file((VECTORS / "keys" / "privkey.bin").read_bytes(), None)
+SESSION_KEY: Final = bytes(range(32))
+SECRET: Final = b"secret"
+OPCODES: Final = list(REQUESTS)
+CODES: Final = list(ResponseCode)
+
+
+def fuzz(data: bytes) -> None:
+    """Let one target look at one input."""
+    if data:
+        _TARGETS[data[0] % len(_TARGETS)](data[1:])
+
+
+def _require(holds: object, what: str) -> None:
+    if not holds:
+        raise AssertionError(what)
+
+
+def fuzz_message(data: bytes) -> None:
+    """An envelope and what follows it."""
+    with suppress(InvalidData):
+        envelope = Envelope.from_bytes(data)
+        if data[2] & 0x03 and not data[2] & 0x1C:
+            _require(envelope.to_bytes() == data[: envelope_module.LENGTH], "an envelope has one form")
+        payload = data[envelope_module.LENGTH :]
+        message = Message.from_bytes(envelope, payload, NOW)
+        _require(payload.startswith(message.octets), "header and body are kept as they came")
+        written = message.payload()
+        _require(payload.startswith(written) or message.octets == payload, "a message has one form")
+        read_response(message, NOW)
+
+
+def fuzz_credential(data: bytes) -> None:
+    """A signature or MAC with its envelope of lengths."""
+    with suppress(InvalidData):
+        _require(Credential.from_bytes(data).to_bytes() == data, "a credential has one form")
+
+
+def fuzz_request(data: bytes) -> None:
+    """The body of a request: opcode, version, octets."""
+    if len(data) < 2:
+        return
+    opcode, version = OPCODES[data[0] % len(OPCODES)], Version(2, data[1] % 12)
+    octets = data[2:]
+    reader = Reader(octets)
+    with suppress(InvalidData):
+        body = REQUESTS[opcode](reader, version, NOW)
+        written = write_request(body, version)
+        used = octets[: reader.offset]
+        if opcode == OpCode.SESSION_SETUP:
+            used += b"\0\0"
+        if not isinstance(body, VerifyChallenge):  # which has two forms of digest
+            _require(written == used, "a request's body has one form")
+        _require(REQUESTS[opcode](Reader(written), version, NOW) == body, "what was written is read")
+
+
+def fuzz_response(data: bytes) -> None:
+    """The body of a response: opcode, code, flags, octets."""
+    if len(data) < 3:
+        return
+    opcode = OPCODES[data[0] % len(OPCODES)]
+    code = ResponseCode.SUCCESS if data[1] & 1 else CODES[data[1] // 2 % len(CODES)]
+    flags = OpFlag.REQUEST_DIGEST if data[2] & 1 else OpFlag(0)
+    octets = data[3:]
+    message = Message.build(Envelope(), Header(opcode, code, flags), octets)
+    with suppress(InvalidData):
+        digest, body = read_response(message, NOW)
+        written = write_response(body, digest if flags else None)
+        if isinstance(body, SessionReady):
+            written = written[:-2]
+        old_digest = flags and octets[:1] == b"\0"
+        _require(octets.startswith(written) or old_digest, "a response's body has one form")
+
+
+def fuzz_frames(data: bytes) -> None:
+    """A stream in pieces; their size is the first octet."""
+    size = max(1, data[0]) if data else 1
+    reader, fed = FrameReader(), 0
+    with suppress(RemoteProtocolError):
+        for start in range(1, len(data), size):
+            piece = data[start : start + size]
+            fed += len(piece)
+            for frame in reader.feed(piece):
+                _require(len(frame.payload) == frame.envelope.length, "a frame is as long as it says")
+        _require(len(reader.take_rest()) <= fed, "nothing is kept that did not come")
+
+
+def fuzz_packets(data: bytes) -> None:
+    """Packets of several sources: each an octet for the source, two for the length, and octets."""
+    reassembler, now, position = Reassembler(), 0.0, 0
+    while position + 3 <= len(data):
+        source, length = data[position] % 4, int.from_bytes(data[position + 1 : position + 3], "big") % 600
+        packet = data[position + 3 : position + 3 + length]
+        position += 3 + length
+        now += len(packet) / 256
+        with suppress(InvalidData):
+            whole = reassembler.receive(source, packet, now)
+            _require(whole is None or len(whole[1]) == whole[0].length, "a message is as long as it says")
+        _require(reassembler.octets <= min(MAX_OCTETS, 4 * MAX_SOURCE_OCTETS), "there is an end to what is kept")
+    reassembler.expire(now + 6.0)
+    _require(len(reassembler) == reassembler.octets == 0, "everything unfinished is forgotten")
+
+
+def fuzz_http(data: bytes) -> None:
+    """The answer to an HTTP request, in pieces; their size is the first octet."""
+    size = max(1, data[0]) if data else 1
+    reader = HttpResponseReader()
+    with suppress(RemoteProtocolError):
+        for start in range(1, len(data), size):
+            reader.feed(data[start : start + size])
+        reader.feed(b"")
+    with suppress(RemoteProtocolError):
+        FrameReader().feed(unwrap_http_body(data))
+
+
+class _Endpoint:
+    """A server with a live session and a challenge that waits, and the client that has them."""
+
+    def __init__(self, *, proved: bool) -> None:
+        chance = random.Random(1)  # noqa: S311 - the same in every run
+        self.server = Server(ServerSettings(SERVER_KEY), chance.randbytes)
+        self.client = Client(chance.randbytes)
+        identity = Identity(b"0.NA/1", 301)
+        served = Session(1, SESSION_KEY, Cipher.AES, CURRENT, identity, proved=identity if proved else None)
+        self.session = Session(1, SESSION_KEY, Cipher.AES, CURRENT, identity)
+        self.server.sessions.add(served, NOW)
+        self.request = self.client.request(OpCode.DELETE_HANDLE, Name(b"1/2"), NOW, flags=_CERTIFIED)
+        self.server._last_id = 1  # noqa: SLF001 - the challenge has the next number
+        received = self.server.receive(Frame(self.request.envelope, self.request.payload()), NOW)
+        challenged = self.server.identify(received, NOW) if isinstance(received, Request) else None
+        _require(isinstance(challenged, Reply), "the request is challenged")
+
+    def receive(self, frame: Frame) -> None:
+        received = self.server.receive(frame, NOW)
+        if isinstance(received, Proof):
+            received.check_key(SERVER_KEY.public)
+            good = received.check_secret(SECRET)
+            received = self.server.accept(received, 1, NOW) if good else received.request
+        if isinstance(received, Request):
+            found = self.server.identify(received, NOW)
+            received = found if isinstance(found, Reply) else self._respond(received)
+        for answer in received.frames:
+            _require(answer.envelope.length == len(answer.payload) <= MAX_MESSAGE, "an answer is as long as it says")
+
+    def _respond(self, request: Request) -> Reply:
+        return self.server.respond(request, ResponseCode.HANDLE_NOT_FOUND, Failure(), NOW)
+
+
+def fuzz_server(data: bytes) -> None:
+    """Whatever a client sends, one frame after the other: as it is, MACed, or encrypted."""
+    if not data:
+        return
+    endpoint = _Endpoint(proved=bool(data[0] & 4))
+    with suppress(RemoteProtocolError):
+        for frame in FrameReader().feed(data[1:]):
+            for variant in _variants(frame, endpoint.session, data[0] % 4):
+                endpoint.receive(variant)
+
+
+def fuzz_client(data: bytes) -> None:
+    """Whatever a server sends: as it is, MACed, or encrypted, to one who may have a session."""
+    if not data:
+        return
+    endpoint = _Endpoint(proved=False)
+    session = endpoint.session if data[0] & 4 else None
+    flags = _CERTIFIED if data[0] & 8 else DEFAULT_FLAGS
+    request = endpoint.client.request(OpCode.RESOLUTION, Resolve(b"1/2"), NOW, flags=flags, session=session)
+    with suppress(RemoteProtocolError):
+        for frame in FrameReader().feed(data[1:]):
+            for variant in _variants(frame, endpoint.session, data[0] % 4):
+                addressed = variant if data[0] & 16 else _addressed(variant, request)
+                with suppress(RemoteProtocolError):
+                    _use(endpoint, request, addressed, session)
+
+
+def _use(endpoint: _Endpoint, request: Message, frame: Frame, session: Session | None) -> None:
+    client, key = endpoint.client, SERVER_KEY.public
+    answer = client.read(frame, request, NOW, server_key=key, session=session)
+    _require(isinstance(answer, Answer), "an answer comes out")
+    if isinstance(answer.body, Challenge) and answer.digest is not None:
+        client.answer_challenge(answer, request, Identity(b"0.NA/1", 301), b"secret", NOW)
+    wish = client.begin_session(None, NOW)
+    client.finish_session(wish, answer)
+
+
+def _addressed(frame: Frame, request: Message) -> Frame:
+    """The frame as the answer to the request, so that it is looked at."""
+    octets = bytearray(frame.envelope.to_bytes())
+    octets[8:12] = request.envelope.request_id.to_bytes(4, "big")
+    return Frame(Envelope.from_bytes(bytes(octets)), frame.payload)
+
+
+def _variants(frame: Frame, session: Session, how: int) -> Iterator[Frame]:
+    if how == 0 or len(frame.payload) < header_module.LENGTH:
+        yield frame
+        return
+    try:
+        message = Message.from_bytes(frame.envelope, frame.payload, NOW)
+    except InvalidData:
+        yield frame
+        return
+    inside = Message(Envelope(session_id=1, request_id=frame.envelope.request_id), message.header, message.octets)
+    protected = session.protect(inside)
+    yield Frame(protected.envelope, protected.payload())
+    if how > 1:
+        yield Frame(*session.seal(protected if how == 3 else message, random.Random(2).randbytes))  # noqa: S311
+
+
+_CERTIFIED = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "message": fuzz_message,
+    "credential": fuzz_credential,
+    "request": fuzz_request,
+    "response": fuzz_response,
+    "frames": fuzz_frames,
+    "packets": fuzz_packets,
+    "http": fuzz_http,
+    "server": fuzz_server,
+    "client": fuzz_client,
+}
+_TARGETS = list(TARGETS.values())
+
+
+def _recorded() -> Iterator[bytes]:
+    """Recorded messages, envelope included: of every operation and result the first two."""
+    seen: dict[bytes, int] = {}
+    for path in sorted(path for path in VECTORS.glob("*.json") if not path.name.startswith("codec-")):
+        for vector in json.loads(path.read_text(encoding="utf-8")):
+            for side in ("request_hex", "response_hex"):
+                pieces = vector[side] if isinstance(vector[side], list) else [vector[side]]
+                octets = b"".join(bytes.fromhex(piece) for piece in pieces[:1])
+                encrypted = octets[2:3] == b"\x42"
+                what = octets[2:3] if encrypted else octets[:3] + octets[20:28]
+                seen[what] = seen.get(what, 0) + 1
+                if seen[what] <= 2:
+                    yield octets
+
+
+def _seeds(target: str, octets: bytes) -> Iterator[bytes]:
+    """A recorded message in the form in which a target takes it."""
+    payload = octets[envelope_module.LENGTH :]
+    body = payload[header_module.LENGTH :]
+    opcode = OpCode(int.from_bytes(payload[:4], "big"))
+    match target:
+        case "message":
+            yield octets
+        case "credential":
+            yield body[-300:]
+            yield body[-77:]
+        case "request" if opcode in OPCODES:
+            yield bytes((OPCODES.index(opcode), 11)) + body
+        case "response" if opcode in OPCODES:
+            yield bytes((OPCODES.index(opcode), 1, payload[9] >> 7)) + body
+        case "frames":
+            yield b"\7" + octets
+        case "packets":
+            packet = octets[:512]
+            yield b"\1" + len(packet).to_bytes(2, "big") + packet
+        case "http":
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-hdl-message\r\n"
+            yield b"\x20" + head + b"Content-Length: %d\r\n\r\n" % len(octets) + octets
+            yield b"\x20" + head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(octets) + octets + b"\r\n0\r\n\r\n"
+        case "server" | "client":
+            for how in range(0, 32, 5):
+                yield bytes((how,)) + octets
+
+
+SEEDS: Final = [
+    bytes((index,)) + seed
+    for octets in _recorded()
+    for index, target in enumerate(TARGETS)
+    for seed in _seeds(target, octets)
+]
+
+WORDS: Final = [
+    *(b"HS_SIGNED", b"HS_MAC", b"HS_PUBKEY", b"HS_SECKEY", b"SHA-256", b"SHA1", b"HMAC-SHA256", b"DH_PUB_KEY"),
+    *(opcode.to_bytes(4, "big") for opcode in OPCODES),
+    *(code.to_bytes(4, "big") for code in CODES),
+    *(b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\4\0\0", b"\0\4\0\1", b"\0\0\x01\xec", b"\x02\x0b\x02\x0b"),
+]

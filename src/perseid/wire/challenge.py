@@ -1,0 +1,96 @@
+"""Answers to challenges: who proves what, with a private key or with a secret (native protocol, 13).
+
+X = nonce and digest, in that order, raw octets.
+
+A public-key answer (13.4) is `bytes` hash name, `bytes` signature of X, with the hash of the challenge's version. A
+secret-key answer (13.5) follows the lower of the challenge's version and its suggested version, with K the secret:
+
+    2.7 and later   22   bytes salt   i32 iterations   i32 key bits   bytes HMAC-SHA1(PBKDF2(K, salt …), X)
+    2.1 to 2.6      02   SHA-1(K X K)
+    before          MD5(K X K), without an octet for the algorithm
+
+"A verifier must accept, by first octet (request version 2.1 and later): 0 or 1 MD5(K X K); 2 SHA-1(K X K); 3
+SHA-256(K X K); 0x12 HMAC-SHA1(K, X); 0x13 HMAC-SHA256(K, X); 0x22 PBKDF2 with the salt, iteration count and key length
+given in the answer (bound them!). The whole remainder, parameters included, is compared." In code 22, and only there,
+the octets of K are widened (see `pbkdf2`). A malformed answer is a wrong answer.
+"""
+
+import hmac
+from typing import Final
+
+from perseid.records.binary import Reader, Writer
+from perseid.records.errors import InvalidData
+from perseid.records.pbkdf2 import ITERATIONS, derive, widened
+from perseid.records.privkey import PrivateKey
+from perseid.records.pubkey import PublicKey
+
+from .codes import Version
+from .hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash
+
+DERIVED_BITS: Final = 160
+"""The length of the derived key that deployed clients ask for."""
+
+SALT_LENGTH: Final = 16
+"""Octets of salt that deployed clients take."""
+
+
+def answer_with_key(key: PrivateKey, nonce: bytes, digest: bytes, version: Version) -> bytes:
+    """Prove that one has a private key; `version` is the challenge's."""
+    algorithm = signature_hash(key, version).spelling
+    return Writer().text(algorithm).bytes_(key.sign(algorithm, nonce + digest)).done()
+
+
+def check_key_answer(key: PublicKey, nonce: bytes, digest: bytes, answer: bytes) -> bool:
+    """Whether the owner of the key gave the answer. Any hash is accepted."""
+    try:
+        reader = Reader(answer)
+        algorithm = algorithm_named(reader.bytes_(MAX_IDENTIFIER))
+        signature = reader.bytes_()
+        reader.finish()
+    except InvalidData:
+        return False
+    return algorithm in HASHES and key.verify(algorithm.spelling, signature, nonce + digest)
+
+
+def answer_with_secret(
+    secret: bytes, nonce: bytes, digest: bytes, version: Version, suggested: Version, salt: bytes
+) -> bytes:
+    """Prove that one knows a secret; the versions are the challenge's, the salt is fresh (`SALT_LENGTH` octets)."""
+    data = nonce + digest
+    if version.at_least(7) and suggested.at_least(7):
+        return bytes((Algorithm.PBKDF2_HMAC_SHA1,)) + pbkdf2_mac(secret, salt, ITERATIONS, DERIVED_BITS, data)
+    if version.at_least(1) and suggested.at_least(1):
+        return bytes((Algorithm.SHA1,)) + mac(Algorithm.SHA1, secret, data)
+    return mac(Algorithm.MD5, secret, data)
+
+
+def check_secret_answer(secret: bytes, nonce: bytes, digest: bytes, answer: bytes, version: Version) -> bool:
+    """Whether somebody who knows the secret gave the answer; `version` is that of the answering message.
+
+    An empty secret is nobody's: everybody knows it.
+    """
+    if not secret or not answer:
+        return False
+    data = nonce + digest
+    if not version.at_least(1):
+        return hmac.compare_digest(mac(Algorithm.MD5, secret, data), answer)
+    # 0 stands for MD5 in this place alone.
+    algorithm, given = Algorithm(answer[0] or Algorithm.MD5), answer[1:]
+    if algorithm == Algorithm.PBKDF2_HMAC_SHA1:
+        try:
+            reader = Reader(given)
+            expected = pbkdf2_mac(secret, reader.bytes_(), reader.i32(), reader.i32(), data)
+        except InvalidData:
+            return False
+    elif algorithm in HASHES or algorithm in HMACS:
+        expected = mac(algorithm, secret, data)
+    else:
+        return False
+    return hmac.compare_digest(expected, given)
+
+
+def pbkdf2_mac(secret: bytes, salt: bytes, iterations: int, bits: int, data: bytes) -> bytes:
+    """The MAC of code 22 with the parameters in front of it; parameters out of bounds are refused."""
+    key = derive(widened(secret), salt, iterations, bits)
+    code = mac(Algorithm.HMAC_SHA1, key, data)
+    return Writer().bytes_(salt).i32(iterations).i32(bits).bytes_(code).done()

@@ -1,0 +1,282 @@
+"""The client's side of every conversation, without sockets, clock or storage.
+
+A client makes a `Message` with `request`, sends it, and gives what came back to `read`, which refuses what is not
+the answer to it: a foreign request id, an expired message, a digest of another request, a signature or MAC that does
+not verify. A challenge is answered with `answer_challenge`, a session begun with `begin_session`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from perseid.records.errors import InvalidData
+from perseid.records.privkey import PrivateKey
+from perseid.records.pubkey import DhPublicKey, PublicKey
+from perseid.records.value import Value
+
+from .challenge import answer_with_key, answer_with_secret
+from .cipher import Cipher
+from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
+from .credentials import verify_signature
+from .digest import RequestDigest
+from .envelope import EARLY_REQUEST_ID, Envelope
+from .errors import LocalProtocolError, RemoteProtocolError
+from .exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret
+from .framing import Frame
+from .header import LIFETIME, UNKNOWN_SERIAL, Header
+from .message import Message
+from .requests import (
+    ANONYMOUS_INDEX,
+    ChallengeAnswer,
+    ExchangeMode,
+    RequestBody,
+    SessionSetup,
+    Values,
+    write_request,
+)
+from .responses import Challenge, Failure, ResponseBody, SessionReady, read_response
+from .sessions import MAX_TIMEOUT, Identity, Session
+
+MAX_CHALLENGES: Final = 2
+"""How often one request is challenged: once, and once more by a server that must ask for an older kind of answer."""
+
+SALT_LENGTH: Final = 16
+"""Octets of the salt in a secret-key answer, as deployed clients choose it."""
+
+_SHOWN_TEXT = 200  # characters of a peer's sentence that an error repeats
+_CERTIFIED_FLAGS = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
+_REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY
+_CONTINUED_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, and was found to be the answer."""
+
+    message: Message
+    """The response itself."""
+    body: ResponseBody
+    """What it says."""
+    digest: RequestDigest | None
+    """The digest of the request that it carries."""
+    is_certified: bool
+    """Whether a signature or MAC was verified."""
+
+    @property
+    def code(self) -> ResponseCode:
+        """How it went."""
+        return self.message.header.response_code
+
+    @property
+    def more_follows(self) -> bool:
+        """Whether another message of the same answer follows."""
+        return OpFlag.CONTINUOUS in self.message.header.flags
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWish:
+    """A session that was asked for and not granted yet."""
+
+    request: Message
+    """The set-up request, to be sent."""
+    pair: DhKeyPair = field(repr=False)
+    """Our half of the exchange."""
+    identity: Identity | None
+    """Whom we claim to be."""
+    timeout: int
+    """How long the session shall live unused."""
+
+
+class Client:
+    """Makes requests and judges responses. `version` is the highest that it speaks."""
+
+    def __init__(self, random: Callable[[int], bytes], version: Version = CURRENT) -> None:
+        self._random = random
+        self._version = version
+
+    def request(
+        self,
+        opcode: OpCode,
+        body: RequestBody,
+        now: float,
+        *,
+        flags: OpFlag = DEFAULT_FLAGS,
+        peer_version: Version = ASSUMED,
+        site_serial: int = UNKNOWN_SERIAL,
+        session: Session | None = None,
+    ) -> Message:
+        """A new request, in the lower of the peer's version and ours; in a session it carries a MAC."""
+        version = common_version(peer_version if session is None else session.version, self._version)
+        if not version.at_least(1):
+            flags &= ~OpFlag.REQUEST_DIGEST
+        envelope = Envelope(version, self._version, 0 if session is None else session.id, self._new_id())
+        header = Header(opcode, ResponseCode.RESERVED, flags, site_serial, expires=int(now) + LIFETIME)
+        message = Message.build(envelope, header, write_request(body, version))
+        return message if session is None else session.protect(message)
+
+    def repeat(self, message: Message, session: Session | None) -> Message:
+        """The same request for another attempt: in a session it needs a fresh counter."""
+        return message if session is None else session.protect(message)
+
+    def pack(self, message: Message, session: Session | None) -> Frame:
+        """What to send: encrypted if the request says so or carries private values in a session."""
+        if session is not None and (OpFlag.ENCRYPT in message.header.flags or _has_private_values(message)):
+            return Frame(*session.seal(message, self._random))
+        return Frame(message.envelope, message.payload())
+
+    def read(
+        self,
+        frame: Frame,
+        request: Message,
+        now: float,
+        *,
+        server_key: PublicKey | None = None,
+        session: Session | None = None,
+        about: Message | None = None,
+    ) -> Answer:
+        """Judge what came back to `request`; where that answers a challenge, `about` is what was challenged."""
+        envelope, payload = frame.envelope, frame.payload
+        if envelope.request_id != request.envelope.request_id:
+            raise _foreign(frame, now)
+        try:
+            if envelope.encrypted:
+                if session is None:
+                    raise RemoteProtocolError("the response is encrypted, but there is no session")
+                payload = session.open(payload)
+            message = Message.from_bytes(envelope, payload, int(now))
+            digest, body = read_response(message, int(now))
+        except InvalidData as error:
+            raise RemoteProtocolError(f"the response is malformed: {error}") from error
+        asked = about or request
+        self._check(message, digest, asked, now)
+        certified = OpFlag.CERTIFY in asked.header.flags and self._verify(message, server_key, session)
+        return Answer(message, body, digest, certified)
+
+    def _check(self, message: Message, digest: RequestDigest | None, asked: Message, now: float) -> None:
+        header = message.header
+        if header.is_request:
+            raise RemoteProtocolError("a request came where a response was awaited")
+        if header.expires < now:
+            raise RemoteProtocolError("the response has expired; are both clocks right?")
+        if digest is not None and not digest.matches(asked.octets):
+            raise RemoteProtocolError("the response carries the digest of another request")
+        wanted = OpFlag.REQUEST_DIGEST in asked.header.flags and message.version.at_least(1)
+        if wanted and digest is None:
+            raise RemoteProtocolError("the response lacks the digest of the request")
+
+    def _verify(self, message: Message, server_key: PublicKey | None, session: Session | None) -> bool:
+        credential = message.credential
+        if credential is not None and credential.type == "HS_MAC":
+            if session is None or message.envelope.session_id != session.id:
+                raise RemoteProtocolError("the response carries the MAC of a session that is not ours")
+            session.check(message)
+            return True
+        if server_key is None:
+            raise LocalProtocolError("a certified response needs the server's public key")
+        if credential is None or not verify_signature(message, server_key):
+            raise RemoteProtocolError("the response is not signed by the server")
+        return True
+
+    # Challenges
+
+    def answer_challenge(
+        self,
+        challenge: Answer,
+        request: Message,
+        identity: Identity,
+        proof: PrivateKey | bytes,
+        now: float,
+    ) -> Message:
+        """Answer a challenge to `request` as `identity`: with a private key, or with a secret (octets)."""
+        body = challenge.body
+        if not isinstance(body, Challenge) or challenge.digest is None:
+            raise LocalProtocolError("only a challenge can be answered")
+        if not challenge.digest.matches(request.octets):
+            raise RemoteProtocolError("the challenge is about another request; it is not answered")
+        envelope = challenge.message.envelope
+        version, digest = common_version(envelope.version, self._version), challenge.digest.digest
+        if isinstance(proof, bytes):
+            salt = self._random(SALT_LENGTH)
+            kind, answer = "HS_SECKEY", answer_with_secret(proof, body.nonce, digest, version, envelope.suggested, salt)
+        else:
+            kind, answer = "HS_PUBKEY", answer_with_key(proof, body.nonce, digest, version)
+        flags = _CONTINUED_FLAGS | request.header.flags & _REPEATED_FLAGS
+        header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=flags, expires=int(now) + LIFETIME)
+        answered = Envelope(version, self._version, envelope.session_id, self._new_id())
+        content = ChallengeAnswer(kind, identity.handle, identity.index, answer)
+        return Message.build(answered, header, write_request(content, version))
+
+    # Sessions
+
+    def begin_session(
+        self,
+        identity: Identity | None,
+        now: float,
+        *,
+        peer_version: Version = ASSUMED,
+        timeout: int = MAX_TIMEOUT,
+        group: tuple[int, int] = DEFAULT_GROUP,
+    ) -> SessionWish:
+        """Ask for a session by Diffie–Hellman, as somebody or anonymously."""
+        pair = make_key_pair(group, self._random)
+        setup = SessionSetup(
+            ExchangeMode.DIFFIE_HELLMAN,
+            timeout,
+            b"" if identity is None else identity.handle,
+            ANONYMOUS_INDEX if identity is None else identity.index,
+            public_key=pair.public.to_bytes(),
+        )
+        request = self.request(OpCode.SESSION_SETUP, setup, now, flags=_CERTIFIED_FLAGS, peer_version=peer_version)
+        return SessionWish(request, pair, identity, timeout)
+
+    def finish_session(self, wish: SessionWish, answer: Answer) -> Session:
+        """Take the server's half of the exchange, which `read` has verified."""
+        body, message = answer.body, answer.message
+        if not isinstance(body, SessionReady) or body.mode != ExchangeMode.DIFFIE_HELLMAN:
+            raise RemoteProtocolError("the server did not grant the session", ResponseCode.SESSION_FAILED)
+        if message.envelope.session_id <= 0:
+            raise RemoteProtocolError("the server gave the session no id", ResponseCode.SESSION_FAILED)
+        cipher, data = Cipher.DES, body.data
+        # The cipher's number came with 2.4; the server decides that by what the request suggested.
+        if wish.request.envelope.suggested.at_least(4):
+            cipher, data = Cipher(int.from_bytes(data[:4], "big")), data[4:]
+        try:
+            theirs = PublicKey.from_bytes(data)
+            if not isinstance(theirs, DhPublicKey) or (theirs.p, theirs.g) != (wish.pair.public.p, wish.pair.public.g):
+                raise InvalidData("the server's key is not one of the group that was proposed")
+            key = derive_session_key(cipher, shared_secret(wish.pair, theirs))
+        except InvalidData as error:
+            raise RemoteProtocolError(f"the key exchange failed: {error}", ResponseCode.SESSION_FAILED) from error
+        return Session(message.envelope.session_id, key, cipher, message.version, wish.identity, wish.timeout)
+
+    def _new_id(self) -> int:
+        """A positive 31-bit number; others are taken for "not set" in places."""
+        return int.from_bytes(self._random(4), "big") % 0x7FFF_FFFF + 1
+
+
+def _foreign(frame: Frame, now: float) -> RemoteProtocolError:
+    """Why a frame is not the answer: a server that could not read the request says so under no request's id."""
+    other = RemoteProtocolError("the response answers another request")
+    if frame.envelope.request_id != EARLY_REQUEST_ID:
+        return other
+    try:
+        message = Message.from_bytes(frame.envelope, frame.payload, int(now))
+        _, body = read_response(message, int(now))
+    except InvalidData:
+        return other
+    if not isinstance(body, Failure) or message.header.is_request:
+        return other
+    text = body.sentence[:_SHOWN_TEXT]
+    return RemoteProtocolError(f"the server could not read the request: {text}", message.header.response_code)
+
+
+def _has_private_values(message: Message) -> bool:
+    """Whether a request carries values that not everybody may read; from 2.8 on these are encrypted in sessions."""
+    opcode = message.header.opcode
+    if not message.version.at_least(8) or opcode not in _WITH_VALUES:
+        return False
+    values: tuple[Value, ...] = Values.read(message.body_reader(), message.version, 0).values
+    return not all(value.is_public for value in values)
+
+
+_WITH_VALUES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE, OpCode.MODIFY_VALUE))

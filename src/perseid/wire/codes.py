@@ -1,0 +1,171 @@
+"""Operation codes, response codes, flags and protocol versions: the protocol's vocabulary.
+
+Codes that nobody knows survive (`OpenEnum`): they are answered or shown, never crashed on.
+"""
+
+from enum import IntFlag
+from typing import Final, NamedTuple, Self, cast
+
+from perseid.records.openenum import OpenEnum
+
+
+class OpCode(OpenEnum):
+    """What a request asks for."""
+
+    RESERVED = 0
+    RESOLUTION = 1
+    GET_SITE_INFO = 2
+    CREATE_HANDLE = 100
+    DELETE_HANDLE = 101
+    ADD_VALUE = 102
+    REMOVE_VALUE = 103
+    MODIFY_VALUE = 104
+    LIST_HANDLES = 105
+    RESPONSE_TO_CHALLENGE = 200
+    VERIFY_CHALLENGE = 201
+    HOME_NA = 300
+    UNHOME_NA = 301
+    LIST_HOMED_NAS = 302
+    SESSION_SETUP = 400
+    SESSION_TERMINATE = 401
+    SESSION_EXCHANGEKEY = 402
+    GET_NEXT_TXN_ID = 1000
+    RETRIEVE_TXN_LOG = 1001
+    DUMP_HANDLES = 1002
+    BACKUP_SERVER = 1003
+
+
+class ResponseCode(OpenEnum):
+    """How it went."""
+
+    RESERVED = 0
+    """Marks a request."""
+    SUCCESS = 1
+    ERROR = 2
+    """A failure that another site may not have; clients try elsewhere."""
+    SERVER_TOO_BUSY = 3
+    PROTOCOL_ERROR = 4
+    OPERATION_NOT_SUPPORTED = 5
+    RECURSION_COUNT_TOO_HIGH = 6
+    SERVER_BACKUP = 7
+    HANDLE_NOT_FOUND = 100
+    HANDLE_ALREADY_EXISTS = 101
+    INVALID_HANDLE = 102
+    VALUES_NOT_FOUND = 200
+    VALUE_ALREADY_EXISTS = 201
+    INVALID_VALUE = 202
+    OUT_OF_DATE_SITE_INFO = 300
+    SERVER_NOT_RESP = 301
+    SERVICE_REFERRAL = 302
+    PREFIX_REFERRAL = 303
+    INVALID_ADMIN = 400
+    INSUFFICIENT_PERMISSIONS = 401
+    AUTHENTICATION_NEEDED = 402
+    AUTHENTICATION_FAILED = 403
+    INVALID_CREDENTIAL = 404
+    AUTHEN_TIMEOUT = 405
+    AUTHEN_ERROR = 406
+    SESSION_TIMEOUT = 500
+    SESSION_FAILED = 501
+    INVALID_SESSION_KEY = 502
+    NEED_RSAKEY_FOR_SESSIONEXCHANGE = 503
+    INVALID_SESSIONSETUP_REQUEST = 504
+    SESSION_MESSAGE_REJECTED = 505
+
+
+_KNOWN_FLAGS = 0xFFF0_0000
+
+
+class OpFlag(IntFlag):
+    """The flags of a message's header; unknown bits are kept."""
+
+    AUTHORITATIVE = 0x8000_0000
+    """AT: ask a primary site; a primary site answered."""
+    CERTIFY = 0x4000_0000
+    """CT: sign the response."""
+    ENCRYPT = 0x2000_0000
+    """ENC: encrypt the response under the session."""
+    RECURSIVE = 0x1000_0000
+    """REC: the server may ask elsewhere."""
+    CACHE_AUTHENTICATION = 0x0800_0000
+    """CA: a cache should sign with its own key."""
+    CONTINUOUS = 0x0400_0000
+    """CN: another response message follows."""
+    KEEP_CONNECTION = 0x0200_0000
+    """KC: the client would like the connection kept."""
+    PUBLIC_ONLY = 0x0100_0000
+    """PO: only publicly readable values, no challenge."""
+    REQUEST_DIGEST = 0x0080_0000
+    """RD: the response begins with a digest of the request."""
+    OVERWRITE = 0x0040_0000
+    """OW: replace what exists."""
+    MINT_SUFFIX = 0x0020_0000
+    """MN: the server completes the name."""
+    DO_NOT_REFER = 0x0010_0000
+    """DNR: no prefix referral."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int) or value < 0 or not value & ~_KNOWN_FLAGS:
+            return cast("Self | None", super()._missing_(value))
+        # The library keeps every combination for good, and a peer can count through all of them: only the few
+        # that we know may stay.
+        member = int.__new__(cls, value)
+        member._name_ = f"{cls.__name__}_{value:08X}"
+        member._value_ = value
+        return member
+
+
+DEFAULT_FLAGS: Final = OpFlag.RECURSIVE | OpFlag.CACHE_AUTHENTICATION | OpFlag.PUBLIC_ONLY
+"""What deployed clients set on every request."""
+
+
+class Version(NamedTuple):
+    """A protocol version. Compare with `at_least`: 5.x is a very old client that mislabelled itself, hence 2.0."""
+
+    major: int
+    minor: int
+
+    def at_least(self, minor: int) -> bool:
+        """Whether this is version 2.`minor` or later."""
+        return self.major != 5 and (self.major, self.minor) >= (2, minor)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Take `2.11`."""
+        major, _, minor = text.partition(".")
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+CURRENT: Final = Version(2, 11)
+"""The newest version there is, and the one that we speak."""
+
+ASSUMED: Final = Version(2, 3)
+"""The version to use towards a peer whose version is not known."""
+
+_OLDEST = Version(2, 0)
+
+
+def common_version(suggested: Version, own: Version = CURRENT) -> Version:
+    """The version to use: the lower of what the peer suggests and what we speak."""
+    if not suggested.at_least(0):
+        return _OLDEST
+    return min(suggested, own)
+
+
+_OLD_NUMBERS = {ResponseCode.SERVER_BACKUP: 303, ResponseCode.INVALID_VALUE: 201}
+
+
+def response_code_to_wire(code: ResponseCode, version: Version) -> int:
+    """The number that stands for a code in a version: before 2.5 two codes had others."""
+    return code if version.at_least(5) else _OLD_NUMBERS.get(code, code)
+
+
+def response_code_from_wire(number: int, version: Version) -> ResponseCode:
+    """The code that a number means in a version. 201 stays what it is now: both meanings are alike."""
+    if number == 303 and not version.at_least(5):
+        return ResponseCode.SERVER_BACKUP
+    return ResponseCode(number)

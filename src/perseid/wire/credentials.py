@@ -1,0 +1,126 @@
+"""Signatures and MACs of messages, in every version (native protocol, 5).
+
+With HB = header and body, V = the message's version, S = the suggested version, all of the message's own envelope, and
+ctr = the counter in the credential:
+
+    signature input, HS_SIGNED             MAC, HS_MAC, with the session's key K
+    2.8 and later   V S sid rid ctr HB     2.8 and later   HMAC-SHA-256(K, V S sid rid ctr HB)
+    2.7             V sid rid ctr HB       2.7             HMAC-SHA-256(K, V sid rid ctr HB)
+    2.6             14 octets, HB          2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has octets + 10
+    before          HB                     before          SHA-1(K HB K)
+
+Two of these are bugs that became the protocol. "The 2.6 prefix: take 14 zero octets, put V at 0-1, sid at 2-5, then
+overwrite 4-7 with rid and then 4-7 again with ctr." And the MAC of 2.5 and 2.6, meant to cover the envelope, "was
+spoilt by an offset bug": version, ids and counter do not survive, so nothing but the message itself is protected.
+
+"The verifier uses the algorithm named in the credential, the version in the received envelope, and the counter in the
+credential." Of the named algorithm only the hash is free: from 2.7 on a MAC must be an HMAC, before it must not.
+"""
+
+import hmac
+from struct import Struct
+from typing import Final
+
+from perseid.records.privkey import PrivateKey
+from perseid.records.pubkey import PublicKey
+
+from .codes import Version
+from .errors import LocalProtocolError
+from .hashes import HASHES, HMACS, Algorithm, algorithm_named, mac, signature_hash
+from .message import Credential, Message
+
+SIGNED: Final = "HS_SIGNED"
+"""The type of a credential made with a private key."""
+
+MACED: Final = "HS_MAC"
+"""The type of a credential made with a session's key."""
+
+_SIGNED_TYPES = frozenset((SIGNED, "HS_DSAPUBKEY"))  # the second is an old spelling
+_IDS = Struct(">iii")
+_COUNTER = Struct(">i")
+_MAX_COUNTER = 0x7FFF_FFFF
+_SUGGESTED_MAJOR = 0x03  # the bits that the major version has in the envelope
+_SURVIVING_KEY = 4  # octets of the key at the front of the spoilt buffer
+_SPOILT = 10  # octets of version, ids and counter that were meant to be in it
+
+
+def signature_input(message: Message, counter: int) -> bytes:
+    """What a signature over a message covers."""
+    if message.version.at_least(7):
+        return _covered(message, counter)
+    if message.version.at_least(6):
+        prefix = bytearray(14)
+        prefix[0:2] = bytes(message.version)
+        prefix[2:6] = message.envelope.session_id.to_bytes(4, "big", signed=True)
+        prefix[4:8] = _COUNTER.pack(counter)
+        return bytes(prefix) + message.octets
+    return message.octets
+
+
+def sign(message: Message, key: PrivateKey, counter: int = 0) -> Message:
+    """The message with a signature; its envelope must be final."""
+    _check_counter(counter)
+    algorithm = signature_hash(key, message.version).spelling
+    signature = key.sign(algorithm, signature_input(message, counter))
+    return message.with_credential(Credential(SIGNED, algorithm.encode("ascii"), signature, counter))
+
+
+def verify_signature(message: Message, key: PublicKey) -> bool:
+    """Whether the message carries a signature, and it is that of the key's owner."""
+    credential = message.credential
+    if credential is None or credential.type not in _SIGNED_TYPES:
+        return False
+    algorithm = algorithm_named(credential.algorithm)
+    if algorithm not in HASHES:
+        return False
+    return key.verify(algorithm.spelling, credential.signature, signature_input(message, credential.counter))
+
+
+def add_mac(message: Message, session_key: bytes, counter: int) -> Message:
+    """The message with a MAC; its envelope must be final."""
+    _check_counter(counter)
+    version = message.version
+    algorithm = Algorithm.HMAC_SHA256 if version.at_least(7) else Algorithm.SHA1
+    identifier = algorithm.spelling.encode("ascii") if version.at_least(6) else bytes((algorithm,))
+    signature = _mac(message, session_key, algorithm, counter)
+    return message.with_credential(Credential(MACED, identifier, signature, counter))
+
+
+def verify_mac(message: Message, session_key: bytes) -> bool:
+    """Whether the message carries a MAC, and it was made with the session's key. The counter is for the caller."""
+    credential = message.credential
+    if credential is None or credential.type != MACED:
+        return False
+    algorithm = algorithm_named(credential.algorithm)
+    if algorithm not in _mac_algorithms(message.version):
+        return False
+    expected = _mac(message, session_key, algorithm, credential.counter)
+    return hmac.compare_digest(expected, credential.signature)
+
+
+def _mac(message: Message, key: bytes, algorithm: Algorithm, counter: int) -> bytes:
+    version, content = message.version, message.octets
+    if version.at_least(7):
+        return mac(algorithm, key, _covered(message, counter))
+    if version.at_least(5):
+        # mac() adds the key on both sides, and this buffer has it elsewhere.
+        return mac(algorithm, b"", key[:_SURVIVING_KEY] + content + key + bytes(len(key) + _SPOILT))
+    return mac(algorithm, key, content)
+
+
+def _mac_algorithms(version: Version) -> frozenset[Algorithm]:
+    return HMACS if version.at_least(7) else HASHES
+
+
+def _covered(message: Message, counter: int) -> bytes:
+    """The fields of the envelope that are protected from 2.7 on, then header and body."""
+    envelope = message.envelope
+    versions = bytes(envelope.version)
+    if envelope.version.at_least(8):
+        versions += bytes((envelope.suggested.major & _SUGGESTED_MAJOR, envelope.suggested.minor))
+    return versions + _IDS.pack(envelope.session_id, envelope.request_id, counter) + message.octets
+
+
+def _check_counter(counter: int) -> None:
+    if not 0 <= counter <= _MAX_COUNTER:
+        raise LocalProtocolError(f"a session counter is between 0 and {_MAX_COUNTER}, not {counter}")

@@ -1,0 +1,175 @@
+"""The agreement on a session's key (native protocol, 15.3, 15.4, 21.6).
+
+Diffie–Hellman: the client chooses a group and sends y, p, g; the server makes a key pair in the client's group and
+returns its own y, p, g. Both have then the same secret Z, of as many octets as the modulus, leading zeros kept:
+
+    AES    drop leading zero octets of Z (while more than 32 octets remain), take the first 32
+    DES    the first 8 octets of Z, parity bits set to odd
+    3DES   the first 24 octets of Z, parity adjusted
+
+"No hashing is involved." The RSA modes encrypt the key itself: "i32 cipher id, key", or the key alone before 2.2.
+
+Two implementations of one power modulo p. The cryptographic library's takes care to need the same time for every
+exponent, but tests every modulus that it does not know for being prime: 70 ms an exchange for the 1024 bits of
+deployed clients, 7 s for 4096 bits of a stranger's choice. So it serves the groups that it knows by name, while it
+still has Diffie–Hellman at all (deprecated in its version 50), and pow() serves the others in 2 to 20 ms. What the
+time of pow() tells about an exponent is worth little: every exponent is used once.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from perseid.records.binary import Reader, Writer
+from perseid.records.errors import InvalidData
+from perseid.records.privkey import RsaPrivateKey
+from perseid.records.pubkey import DhPublicKey, RsaPublicKey, check_dh_group
+
+from .cipher import Cipher
+from .codes import Version
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it will go; we are prepared
+        from cryptography.hazmat.primitives.asymmetric.dh import (
+            DHParameterNumbers,
+            DHPrivateNumbers,
+            DHPublicNumbers,
+        )
+    LIBRARY_HAS_DH = True
+except ImportError:  # pragma: no cover - a later version of the library
+    LIBRARY_HAS_DH = False
+
+DEFAULT_GROUP: Final = (
+    int(
+        "ffffffffffffffffc90fdaa22168c234c4c6628b80dc1cd129024e088a67cc74020bbea63b139b22514a08798e3404dd"
+        "ef9519b3cd3a431b302b0a6df25f14374fe1356d6d51c245e485b576625e7ec6f44c42e9a637ed6b0bff5cb6f406b7ed"
+        "ee386bfb5a899fa5ae9f24117c4b1fe649286651ece65381ffffffffffffffff",
+        16,
+    ),
+    2,
+)
+"""The modulus and generator of deployed clients: Oakley group 2, 1024 bits."""
+
+EXPONENT_OCTETS: Final = 32
+"""256 bits of private exponent: as hard to find as a key of 128 bits. Longer ones would only be slower."""
+
+_NAMED_GROUPS: Final = frozenset(
+    (
+        "64fcc83ec403930bf18393dbc883ccaa1fbb08ac876f77f7aa99748ca945019b",  # RFC 3526, 1536 bits
+        "d66436f79bbd6b2e38c0ffbd079be904d2641415e2e67140e09448be9a60890e",  # 2048
+        "48cf8b092fbce4359d9871abf74f98e25b6163379eaa15cd9087e800c6d1c55c",  # 3072
+        "4ee95187682bcb230ad26a95205f6920e84708f6251b3894329b09ec23919e33",  # 4096
+        "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966",  # RFC 7919, 2048 bits
+        "0eaf67db3a839156d5013494a5318a772b5697d270d721f37f092efc69ea5a17",  # 3072
+        "4648414224ac881b3d0dc59b466f96d06a558278776807797ecf1f66ff397b3e",  # 4096
+    )
+)
+"""SHA-256 of the moduli that the library knows to be prime; the generator of all is 2."""
+
+_ATTEMPTS = 8  # to draw an exponent; one is enough in every real group
+_AES_KEY = 32
+_PARITY_KEYS = {Cipher.DES: 8, Cipher.TDES: 24}
+_EXCHANGED_KEYS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
+
+
+@dataclass(frozen=True, slots=True)
+class DhKeyPair:
+    """One side's private exponent and what it sends to the other. It serves one exchange."""
+
+    public: DhPublicKey
+    """y, p and g."""
+    exponent: int = field(repr=False)
+    """The secret."""
+
+
+def make_key_pair(group: tuple[int, int], random: Callable[[int], bytes]) -> DhKeyPair:
+    """A fresh key pair in a group (modulus, generator), which may be the peer's choice: it is judged first."""
+    p, g = group
+    check_dh_group(p, g)
+    for _ in range(_ATTEMPTS):
+        exponent = int.from_bytes(random(EXPONENT_OCTETS), "big") | 1 << (8 * EXPONENT_OCTETS - 1)
+        if 1 < (y := pow(g, exponent, p)) < p - 1:
+            return DhKeyPair(DhPublicKey(y, p, g), exponent)
+    raise InvalidData("the generator makes hardly any other number of the group")
+
+
+def shared_secret(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
+    """The secret that both sides now have, as long as the modulus."""
+    mine = pair.public
+    if (peer.p, peer.g) != (mine.p, mine.g):
+        raise InvalidData("the other side's Diffie-Hellman key is of another group")
+    power = library_power if LIBRARY_HAS_DH and _is_named(mine) else plain_power
+    return power(pair, peer)
+
+
+def library_power(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
+    """The secret, as the cryptographic library computes it; a modulus that it does not like is refused."""
+    mine = pair.public
+    group = DHParameterNumbers(mine.p, mine.g)
+    try:
+        private = DHPrivateNumbers(pair.exponent, DHPublicNumbers(mine.y, group)).private_key()
+        return private.exchange(DHPublicNumbers(peer.y, group).public_key())
+    except ValueError:
+        raise InvalidData(_NO_SECRET) from None
+
+
+def plain_power(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
+    """The secret, as plain arithmetic gives it."""
+    p = peer.p
+    secret = pow(peer.y, pair.exponent, p)
+    if not 1 < secret < p - 1:
+        raise InvalidData(_NO_SECRET)
+    return secret.to_bytes((p.bit_length() + 7) // 8, "big")
+
+
+def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
+    """The session's key: all of it for MACs, its first octets for the cipher."""
+    if cipher == Cipher.AES:
+        while len(shared) > _AES_KEY and shared[0] == 0:
+            shared = shared[1:]
+        key = shared[:_AES_KEY]
+    elif cipher in _PARITY_KEYS:
+        key = bytes(_with_odd_parity(octet) for octet in shared[: _PARITY_KEYS[cipher]])
+    else:
+        raise InvalidData(f"sessions with cipher {cipher.value} are not known")
+    if len(key) < _PARITY_KEYS.get(cipher, _AES_KEY):
+        raise InvalidData("the shared secret is too short for a session's key")
+    return key
+
+
+def encrypt_session_key(public: RsaPublicKey, cipher: Cipher, key: bytes, version: Version) -> bytes:
+    """A session's key encrypted for the owner of an RSA key (PKCS#1 v1.5), with the cipher's number from 2.2 on."""
+    plain = Writer().i32(cipher).octets(key).done() if version.at_least(2) else key
+    return public.encrypt(plain)
+
+
+def decrypt_session_key(private: RsaPrivateKey, octets: bytes, version: Version) -> tuple[Cipher, bytes]:
+    """The cipher and key of a session that the other side chose.
+
+    Recorded clients send the key without the cipher's number even where it belongs (mode 2); the lengths tell.
+    """
+    plain = private.decrypt(octets)
+    if version.at_least(2) and len(plain) != _EXCHANGED_KEYS[Cipher.AES]:
+        reader = Reader(plain)
+        cipher, key = Cipher(reader.i32()), reader.rest()
+    else:
+        cipher, key = Cipher.AES if version.at_least(2) else Cipher.DES, plain
+    if len(key) != _EXCHANGED_KEYS.get(cipher):
+        raise InvalidData(_NO_SECRET)
+    return cipher, key
+
+
+def _with_odd_parity(octet: int) -> int:
+    """The octet with its lowest bit such that an odd number of bits is set."""
+    return octet & 0xFE | (1 - (octet >> 1).bit_count() % 2)
+
+
+def _is_named(key: DhPublicKey) -> bool:
+    octets = key.p.to_bytes((key.p.bit_length() + 7) // 8, "big")
+    return key.g == 2 and hashlib.sha256(octets).hexdigest() in _NAMED_GROUPS
+
+
+_NO_SECRET = "the key exchange gives no secret"  # noqa: S105 - a sentence

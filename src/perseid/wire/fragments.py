@@ -1,0 +1,162 @@
+"""Messages in UDP packets: cutting them up and putting them together again.
+
+A packet has at most 512 octets: the envelope with the packet's number, and up to 492 octets of the message; all
+packets but the last are full. Packets come in any order, twice, or never. The number of packets follows from the
+length that every envelope states; a request says by its TC flag that there are several, a response need not.
+
+What is unfinished lives in memory that strangers fill, so it is bounded by source, in all, and in time. When room
+is needed the oldest goes: the packets of an honest message arrive within milliseconds of each other, so it is
+finished long before it is the oldest.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from . import envelope as envelope_module
+from .envelope import Envelope
+
+MAX_PACKET: Final = 512
+"""Octets of a packet, envelope included: deployed peers read with a buffer of this size."""
+
+PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.LENGTH
+"""Octets of the message in a full packet."""
+
+MAX_AGE: Final = 5.0
+"""Seconds after its first packet at which an unfinished message is given up, as deployed servers do."""
+
+MAX_UNFINISHED: Final = 64
+"""Unfinished messages from one source: a busy institution behind one address has a few at a time."""
+
+MAX_SOURCE_OCTETS: Final = 1 << 20
+"""What the unfinished messages of one source may cost: three of the greatest length."""
+
+MAX_OCTETS: Final = 8 << 20
+"""What all unfinished messages may cost: what one process may spend on strangers who never finish."""
+
+_PACKET_OVERHEAD = 128  # what keeping a packet costs beside its octets
+_MESSAGE_OVERHEAD = 768  # and keeping a message beside its packets, which may be a single octet each
+
+
+def packet_count(length: int) -> int:
+    """How many packets a message of so many octets takes; an empty one takes one."""
+    return max(1, -(-length // PACKET_PAYLOAD))
+
+
+def split(envelope: Envelope, payload: bytes, *, request: bool) -> list[bytes]:
+    """Cut what follows the envelope into packets; a request of several says so in each of them."""
+    count = packet_count(len(payload))
+    envelope = replace(envelope, length=len(payload), truncated=envelope.truncated or (request and count > 1))
+    return [
+        replace(envelope, sequence=number).to_bytes() + payload[number * PACKET_PAYLOAD : (number + 1) * PACKET_PAYLOAD]
+        for number in range(count)
+    ]
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A message of which some packets have come."""
+
+    length: int
+    since: float
+    parts: dict[int, bytes] = field(default_factory=dict)
+    octets: int = 0
+
+
+@dataclass(slots=True)
+class _Source:
+    """What one source has under way, oldest first."""
+
+    messages: dict[int, _Unfinished] = field(default_factory=dict)
+    octets: int = 0
+
+
+class Reassembler:
+    """Puts packets together. A source is whatever the caller tells peers apart by: a server uses the IP address."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Hashable, _Source] = {}
+        self._order: dict[tuple[Hashable, int], _Unfinished] = {}  # all messages, oldest first
+        self._octets = 0
+
+    @property
+    def octets(self) -> int:
+        """What the unfinished messages cost."""
+        return self._octets
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def receive(self, source: Hashable, packet: bytes, now: float) -> tuple[Envelope, bytes] | None:
+        """Take one packet of several; answer the message when it is whole. What does not fit together is dropped."""
+        self.expire(now)
+        envelope = Envelope.from_bytes(packet)
+        part = packet[envelope_module.LENGTH :]
+        if not _fits(envelope, part):
+            return None
+        request_id = envelope.request_id
+        message = self._order.get((source, request_id))
+        if message is None:
+            message = self._begin(source, request_id, envelope.length, now)
+        known = message.parts.get(envelope.sequence)
+        if message.length != envelope.length or known == part:
+            return None
+        if known is not None:
+            # Another attempt, with a fresh counter and MAC: nothing of the first fits together with it.
+            self._drop(source, request_id)
+            message = self._begin(source, request_id, envelope.length, now)
+        self._add(source, message, envelope.sequence, part)
+        if len(message.parts) == packet_count(message.length):
+            self._drop(source, request_id)
+            whole = b"".join(message.parts[number] for number in range(len(message.parts)))
+            return replace(envelope, sequence=0), whole
+        self._make_room(source)
+        return None
+
+    def expire(self, now: float) -> None:
+        """Give up what is too old."""
+        while self._order:
+            (source, request_id), message = next(iter(self._order.items()))
+            if 0 <= now - message.since <= MAX_AGE:
+                return
+            self._drop(source, request_id)
+
+    def _begin(self, source: Hashable, request_id: int, length: int, now: float) -> _Unfinished:
+        message = _Unfinished(length, now)
+        self._sources.setdefault(source, _Source()).messages[request_id] = message
+        self._order[source, request_id] = message
+        self._charge(source, message, _MESSAGE_OVERHEAD)
+        return message
+
+    def _add(self, source: Hashable, message: _Unfinished, number: int, part: bytes) -> None:
+        message.parts[number] = part
+        self._charge(source, message, len(part) + _PACKET_OVERHEAD)
+
+    def _charge(self, source: Hashable, message: _Unfinished, cost: int) -> None:
+        message.octets += cost
+        self._sources[source].octets += cost
+        self._octets += cost
+
+    def _drop(self, source: Hashable, request_id: int) -> None:
+        message = self._order.pop((source, request_id))
+        self._octets -= message.octets
+        of_source = self._sources[source]
+        of_source.octets -= message.octets
+        del of_source.messages[request_id]
+        if not of_source.messages:
+            del self._sources[source]
+
+    def _make_room(self, source: Hashable) -> None:
+        while (mine := self._sources.get(source)) and (
+            mine.octets > MAX_SOURCE_OCTETS or len(mine.messages) > MAX_UNFINISHED
+        ):
+            self._drop(source, next(iter(mine.messages)))
+        while self._octets > MAX_OCTETS:
+            self._drop(*next(iter(self._order)))
+
+
+def _fits(envelope: Envelope, part: bytes) -> bool:
+    """Whether a packet can be part of the message that its envelope announces."""
+    if not envelope.has_valid_length or not 0 <= envelope.sequence < packet_count(envelope.length):
+        return False
+    return len(part) == min(PACKET_PAYLOAD, envelope.length - envelope.sequence * PACKET_PAYLOAD)

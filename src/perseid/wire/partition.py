@@ -1,0 +1,49 @@
+"""Which server of a site holds a handle (native protocol, 11.4).
+
+    part  = prefix part | suffix part | whole handle      (hash option 0 | 1 | 2)
+    d     = MD5( ASCII-uppercase(part) )
+    h     = abs( signed 32-bit big-endian integer from d[12:16] )
+    index = h mod number of servers                       (position in the site record)
+
+"For a slashless name the prefix part is 0.NA and the suffix part the whole name. If the 32-bit value is exactly -2³¹,
+abs() overflows in the reference code and the modulus is negative; map it to anything stable": here it is 2³¹.
+"""
+
+import hashlib
+from typing import Final
+
+from perseid.records.openenum import OpenEnum
+
+from .errors import LocalProtocolError
+
+_PREFIX_OF_PREFIXES: Final = b"0.NA"
+
+
+class HashOption(OpenEnum):
+    """Which part of a handle decides."""
+
+    PREFIX = 0
+    SUFFIX = 1
+    WHOLE = 2
+
+
+def partition_hash(handle: bytes, option: int = HashOption.WHOLE) -> int:
+    """The number that decides, from 0 to 2³¹. An option that nobody knows counts as the usual one, the whole name."""
+    digest = hashlib.md5(_part(handle, option).upper(), usedforsecurity=False).digest()
+    return abs(int.from_bytes(digest[12:16], "big", signed=True))
+
+
+def server_for(handle: bytes, option: int, servers: int) -> int:
+    """The position of the server that is responsible for a handle, among so many."""
+    if servers < 1:
+        raise LocalProtocolError("a site without servers is responsible for nothing")
+    return 0 if servers == 1 else partition_hash(handle, option) % servers
+
+
+def _part(handle: bytes, option: int) -> bytes:
+    prefix, slash, suffix = handle.partition(b"/")
+    if option == HashOption.PREFIX:
+        return prefix if slash else _PREFIX_OF_PREFIXES
+    if option == HashOption.SUFFIX:
+        return suffix if slash else handle
+    return handle

@@ -1,0 +1,310 @@
+"""The bodies of responses: by opcode where it went well, by response code where it did not.
+
+Before everything else stands the digest of the request, if the header's RD flag is set.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self
+
+from perseid.records.binary import Reader, Writer
+from perseid.records.value import Value, read_values, write_values
+
+from .codes import OpCode, OpFlag, ResponseCode, Version
+from .digest import DigestAlgorithm, RequestDigest
+from .message import Message
+from .requests import ExchangeMode
+
+MAX_NAME: Final = 2048
+"""Octets of the longest handle accepted in a response, as deployed."""
+
+NAMES_PER_LIST: Final = 50
+"""Handles in one message of a list; more of them follow in further messages."""
+
+
+class ResponseBody(Protocol):
+    """What every response body can do."""
+
+    def write(self, writer: Writer) -> None:
+        """Add the octets of the body."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Nothing to say: done."""
+
+    @classmethod
+    def read(cls, _reader: Reader, _now: int) -> Self:
+        return cls()
+
+    def write(self, writer: Writer) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A body that this version does not understand, as it came."""
+
+    octets: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.rest())
+
+    def write(self, writer: Writer) -> None:
+        writer.octets(self.octets)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """RESOLUTION: the name as it was asked for, and its values."""
+
+    handle: bytes
+    values: tuple[Value, ...]
+
+    @classmethod
+    def read(cls, reader: Reader, now: int) -> Self:
+        return cls(reader.bytes_(MAX_NAME), read_values(reader, now))
+
+    def write(self, writer: Writer) -> None:
+        write_values(writer.bytes_(self.handle), self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteInfo:
+    """GET_SITE_INFO: a site record, which fills the rest of the body."""
+
+    site: bytes
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.rest())
+
+    def write(self, writer: Writer) -> None:
+        writer.octets(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """CREATE_HANDLE: the name that was created; old servers say nothing."""
+
+    handle: bytes | None
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.bytes_(MAX_NAME) if reader.remaining else None)
+
+    def write(self, writer: Writer) -> None:
+        if self.handle is not None:
+            writer.bytes_(self.handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """LIST_HANDLES, LIST_HOMED_NAS: some names; with CN set more follow."""
+
+    handles: tuple[bytes, ...]
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(tuple([reader.bytes_(MAX_NAME) for _ in range(reader.count(4))]))
+
+    def write(self, writer: Writer) -> None:
+        writer.i32(len(self.handles))
+        for handle in self.handles:
+            writer.bytes_(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """VERIFY_CHALLENGE: whether the answer was right."""
+
+    octet: int
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.u8())
+
+    def write(self, writer: Writer) -> None:
+        writer.u8(self.octet)
+
+    @property
+    def is_valid(self) -> bool:
+        """Only the lowest bit counts."""
+        return bool(self.octet & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReady:
+    """SESSION_SETUP: the server's part of the key exchange."""
+
+    mode: ExchangeMode
+    data: bytes
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(ExchangeMode(reader.i16()), reader.bytes_())
+
+    def write(self, writer: Writer) -> None:
+        # Two octets too many, as in the request.
+        writer.i16(self.mode).bytes_(self.data).octets(b"\0\0")
+
+
+@dataclass(frozen=True, slots=True)
+class NextTransaction:
+    """GET_NEXT_TXN_ID: a number."""
+
+    number: int
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.i64())
+
+    def write(self, writer: Writer) -> None:
+        writer.i64(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsFollow:
+    """RETRIEVE_TXN_LOG: a stream begins behind this message."""
+
+    octet: int = 0
+    """Bit 0: the connection is kept alive."""
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.u8())
+
+    def write(self, writer: Writer) -> None:
+        writer.u8(self.octet)
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """AUTHENTICATION_NEEDED: prove who you are. The digest of the request stands before it (2.1), or in it (2.0)."""
+
+    nonce: bytes
+    old_digest: bytes | None = None
+    """2.0 only: the MD5 digest of the request."""
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        nonce = reader.bytes_()
+        return cls(nonce, reader.bytes_() if reader.remaining else None)
+
+    def write(self, writer: Writer) -> None:
+        writer.bytes_(self.nonce)
+        if self.old_digest is not None:
+            writer.bytes_(self.old_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Referral:
+    """SERVICE_REFERRAL, PREFIX_REFERRAL: ask there."""
+
+    handle: bytes = b""
+    """Where the sites are described; may be empty if the values do that."""
+    values: tuple[Value, ...] | None = None
+
+    @classmethod
+    def read(cls, reader: Reader, now: int) -> Self:
+        handle = reader.bytes_(MAX_NAME)
+        return cls(handle, read_values(reader, now) if reader.remaining else None)
+
+    def write(self, writer: Writer) -> None:
+        writer.bytes_(self.handle)
+        if self.values is not None:
+            write_values(writer, self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Everything else: a sentence for people, or none."""
+
+    text: bytes | None = b""
+    """UTF-8 by the rules, but only shown; None where the field is missing, as 2.0 may leave it out."""
+
+    @classmethod
+    def of(cls, sentence: str) -> Self:
+        """A failure with this sentence."""
+        return cls(sentence.encode("utf-8"))
+
+    @classmethod
+    def read(cls, reader: Reader, _now: int) -> Self:
+        return cls(reader.bytes_() if reader.remaining else None)
+
+    def write(self, writer: Writer) -> None:
+        if self.text is not None:
+            writer.bytes_(self.text)
+
+    @property
+    def sentence(self) -> str:
+        """The text for showing; what is not UTF-8 is shown as replaced."""
+        return (self.text or b"").decode("utf-8", "replace")
+
+
+_Read = Callable[[Reader, int], ResponseBody]
+
+_SUCCESSES: dict[OpCode, _Read] = {
+    OpCode.RESOLUTION: Resolved.read,
+    OpCode.GET_SITE_INFO: SiteInfo.read,
+    OpCode.CREATE_HANDLE: Created.read,
+    OpCode.DELETE_HANDLE: Empty.read,
+    OpCode.ADD_VALUE: Empty.read,
+    OpCode.REMOVE_VALUE: Empty.read,
+    OpCode.MODIFY_VALUE: Empty.read,
+    OpCode.LIST_HANDLES: Names.read,
+    OpCode.VERIFY_CHALLENGE: Verified.read,
+    OpCode.HOME_NA: Empty.read,
+    OpCode.UNHOME_NA: Empty.read,
+    OpCode.LIST_HOMED_NAS: Names.read,
+    OpCode.SESSION_SETUP: SessionReady.read,
+    OpCode.SESSION_TERMINATE: Empty.read,
+    OpCode.SESSION_EXCHANGEKEY: Empty.read,
+    OpCode.GET_NEXT_TXN_ID: NextTransaction.read,
+    OpCode.RETRIEVE_TXN_LOG: TransactionsFollow.read,
+    OpCode.DUMP_HANDLES: Empty.read,
+    OpCode.BACKUP_SERVER: Empty.read,
+}
+
+_OTHERS: dict[ResponseCode, _Read] = {
+    ResponseCode.AUTHENTICATION_NEEDED: Challenge.read,
+    ResponseCode.SERVICE_REFERRAL: Referral.read,
+    ResponseCode.PREFIX_REFERRAL: Referral.read,
+}
+
+
+def read_response(message: Message, now: int) -> tuple[RequestDigest | None, ResponseBody]:
+    """Take the body of a response apart: the request's digest, if it carries one, and what it says."""
+    reader = message.body_reader()
+    header = message.header
+    digest = RequestDigest.read(reader) if OpFlag.REQUEST_DIGEST in header.flags else None
+    read: _Read
+    if digest is not None and header.response_code == ResponseCode.AUTHENTICATION_NEEDED:
+        # What may stand behind the nonce is no digest if one stands before it.
+        return digest, Challenge(reader.bytes_())
+    if header.response_code == ResponseCode.SUCCESS:
+        read = _SUCCESSES.get(header.opcode, Opaque.read)
+    else:
+        read = _OTHERS.get(header.response_code, Failure.read)
+    body = read(reader, now)
+    if isinstance(body, Challenge) and digest is None and body.old_digest is not None:
+        digest = RequestDigest(DigestAlgorithm.MD5, body.old_digest)
+    return digest, body
+
+
+def write_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
+    """The octets of a response's body."""
+    writer = Writer()
+    if digest is not None:
+        digest.write(writer)
+    body.write(writer)
+    return writer.done()
+
+
+def challenge_body(nonce: bytes, digest: RequestDigest, version: Version) -> bytes:
+    """The octets of a challenge: before 2.1 the digest stands behind the nonce, and no algorithm is named."""
+    if version.at_least(1):
+        return write_response(Challenge(nonce), digest)
+    return write_response(Challenge(nonce, digest.digest), None)

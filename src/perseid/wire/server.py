@@ -1,0 +1,459 @@
+"""The server's side of every conversation, without sockets, clock or storage.
+
+    octets ──► receive ──┬──► Reply      send it: an early failure, a session that began or ended …
+                         ├──► Request    do it, then `respond`; if it needs an identity, ask `identify` first
+                         └──► Proof      a challenge was answered: look the key up, check, `accept` or `respond`
+
+Nothing here knows what a handle is worth or who may change it. What it does know: versions, digests, flags, who
+has to be answered with which ids, sessions, challenges, signatures, MACs and encryption, and the answers to what
+cannot be understood at all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from perseid.records.errors import InvalidData
+from perseid.records.privkey import PrivateKey
+from perseid.records.pubkey import DhPublicKey, PublicKey
+from perseid.records.value import Value
+
+from . import fragments
+from . import header as header_module
+from .challenge import check_key_answer, check_secret_answer
+from .cipher import Cipher
+from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
+from .credentials import sign
+from .digest import RequestDigest
+from .envelope import EARLY_REQUEST_ID, MAX_MESSAGE, Envelope
+from .errors import RemoteProtocolError
+from .exchange import derive_session_key, make_key_pair, shared_secret
+from .framing import Frame
+from .header import LIFETIME, UNKNOWN_SERIAL, Header
+from .message import Message
+from .pending import NONCE_LENGTH, Pending, PendingTable
+from .requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, SessionSetup
+from .responses import Empty, Failure, Referral, Resolved, ResponseBody, SessionReady, challenge_body, write_response
+from .sessions import MAX_TIMEOUT, Identity, Session, SessionTable
+
+INVALID_LENGTH: Final = "Invalid message length"
+NOT_UNDERSTOOD: Final = "Server error processing request, see server logs"
+NO_SESSION: Final = "Invalid session id or session time out. Please try again."
+CANNOT_DECRYPT: Final = "Invalid session id. Unable to decrypt request message."
+
+_COPIED_FLAGS = (
+    OpFlag.CERTIFY
+    | OpFlag.CACHE_AUTHENTICATION
+    | OpFlag.AUTHORITATIVE
+    | OpFlag.ENCRYPT
+    | OpFlag.PUBLIC_ONLY
+    | OpFlag.DO_NOT_REFER
+    | OpFlag.REQUEST_DIGEST
+)
+_NEVER_MACED = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
+_MAX_ID = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server is, as far as the protocol shows it."""
+
+    key: PrivateKey
+    """Signs responses; its public part is in the site record."""
+    site_serial: int = 1
+    """Serial number of the site record."""
+    is_primary: bool = True
+    """Whether the site accepts changes; shown by the AT flag."""
+    challenge_life: float = 60.0
+    """Seconds a client has for its answer."""
+    session_life: int = MAX_TIMEOUT
+    """Seconds of idleness after which a session ends, where the client names none."""
+    cipher: Cipher = Cipher.AES
+    """How sessions encrypt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Messages to send back, in order: each an envelope and what follows it."""
+
+    frames: tuple[Frame, ...]
+
+    def to_stream(self) -> bytes:
+        """As they go over TCP."""
+        return b"".join(frame.envelope.to_bytes() + frame.payload for frame in self.frames)
+
+    def to_packets(self) -> list[bytes]:
+        """As they go over UDP."""
+        return [
+            packet for frame in self.frames for packet in fragments.split(frame.envelope, frame.payload, request=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was understood."""
+
+    message: Message
+    """The request itself; digests and sessions refer to it."""
+    body: RequestBody
+    """What it asks for."""
+    session: Session | None
+    """The session it came in."""
+    reply_id: int
+    """The request id of the answer: that of the message which is answered, which may be a challenge's answer."""
+    identity: Identity | None = None
+    """Who asks, once proved."""
+    challenge: Pending | None = None
+    """The challenge by which it was proved."""
+    private_transport: bool = False
+    """Whether the transport itself encrypts (HTTPS): then private values are not encrypted again."""
+
+    @property
+    def opcode(self) -> OpCode:
+        """The operation."""
+        return self.message.header.opcode
+
+    @property
+    def flags(self) -> OpFlag:
+        """How to do it."""
+        return self.message.header.flags
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An answer to a challenge, not yet checked."""
+
+    request: Request
+    """What will be done if the proof holds."""
+    identity: Identity
+    """Who answered, by their own account."""
+    auth_type: str
+    """`HS_PUBKEY` or `HS_SECKEY`."""
+    answer: bytes
+    """The signature or MAC, with its parameters."""
+    version: Version
+    """The version of the answer."""
+
+    def check_key(self, key: PublicKey) -> bool:
+        """Whether the owner of that key gave the answer."""
+        pending = self.pending
+        return check_key_answer(key, pending.nonce, pending.digest.digest, self.answer)
+
+    def check_secret(self, secret: bytes) -> bool:
+        """Whether somebody who knows that secret gave the answer."""
+        pending = self.pending
+        return check_secret_answer(secret, pending.nonce, pending.digest.digest, self.answer, self.version)
+
+    @property
+    def pending(self) -> Pending:
+        """The challenge that was answered."""
+        pending = self.request.challenge
+        assert pending is not None  # noqa: S101 - made so by `Server.receive`, the only maker of proofs
+        return pending
+
+
+Received: TypeAlias = Reply | Request | Proof
+
+
+class Server:
+    """One server's conversations. Not for several threads at once."""
+
+    def __init__(self, settings: ServerSettings, random: Callable[[int], bytes]) -> None:
+        self._settings = settings
+        self._random = random
+        self.sessions = SessionTable()
+        self.challenges = PendingTable(settings.challenge_life)
+        self._last_id = 0
+
+    # Receiving
+
+    def receive(self, frame: Frame, now: float, *, private_transport: bool = False) -> Received:
+        """Take a message: envelope and what followed it, from whatever transport."""
+        try:
+            return self._receive(frame, now, private_transport)
+        except _EarlyFailure as failure:
+            return self.early_failure(failure.code, failure.text, now, failure.answered)
+
+    def early_failure(self, code: ResponseCode, text: str, now: float, answered: Envelope | None = None) -> Reply:
+        """The answer to something that is not a message; it echoes the ids of `answered` if that is given."""
+        header = Header(OpCode.RESERVED, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + LIFETIME)
+        envelope = Envelope(ASSUMED, CURRENT, request_id=EARLY_REQUEST_ID)
+        if answered is not None:
+            envelope = replace(envelope, session_id=answered.session_id, request_id=answered.request_id)
+        message = Message.build(envelope, header, write_response(Failure.of(text), None))
+        return Reply((Frame(message.envelope, message.payload()),))
+
+    def _receive(self, frame: Frame, now: float, private_transport: bool) -> Received:
+        envelope, payload = frame.envelope, frame.payload
+        if not 0 <= envelope.length <= MAX_MESSAGE:
+            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
+        if envelope.encrypted:
+            payload = self._decrypt(envelope, payload, now)
+        if len(payload) < header_module.LENGTH:
+            raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
+        message, body = self._understand(envelope, payload, now)
+        request = Request(message, body, None, envelope.request_id, private_transport=private_transport)
+        if envelope.session_id > 0:
+            session = self.sessions.use(envelope.session_id, now)
+            challenge = self.challenges.find(envelope.session_id, now)
+            if session is None and challenge is None:
+                return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+            request = replace(request, session=session)
+        return self._dispatch(request, now)
+
+    def _decrypt(self, envelope: Envelope, payload: bytes, now: float) -> bytes:
+        if envelope.session_id <= 0:
+            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT)
+        session = self.sessions.use(envelope.session_id, now)
+        if session is None:
+            raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION, envelope)
+        try:
+            return session.open(payload)
+        except RemoteProtocolError as error:
+            raise _EarlyFailure(error.code, CANNOT_DECRYPT) from error
+
+    def _understand(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
+        try:
+            message = Message.from_bytes(envelope, payload, int(now))
+            opcode = message.header.opcode
+            if opcode == OpCode.RESERVED:
+                raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, f"Unknown opCode in message: {opcode.value}")
+            if opcode not in REQUESTS or not message.header.is_request:
+                raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
+            return message, REQUESTS[opcode](message.body_reader(), message.version, int(now))
+        except InvalidData as error:
+            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD) from error
+
+    def _dispatch(self, request: Request, now: float) -> Received:
+        match request.opcode:
+            case OpCode.RESPONSE_TO_CHALLENGE:
+                return self._receive_answer(request, now)
+            case OpCode.SESSION_SETUP:
+                return self._set_up_session(request, now)
+            case OpCode.SESSION_EXCHANGEKEY:
+                return self._refuse_key_exchange(request, now)
+            case OpCode.SESSION_TERMINATE:
+                return self._terminate_session(request, now)
+        return request
+
+    # Who is asking
+
+    def identify(self, request: Request, now: float) -> Identity | Reply:
+        """Who makes a request; where that is not known yet, the challenge or the refusal to send."""
+        if request.identity is not None:
+            return request.identity
+        session = request.session
+        if session is None or session.proved is None:
+            return self._challenge(request, now)
+        try:
+            session.check(request.message)
+        except RemoteProtocolError as error:
+            return self.respond(request, error.code, Failure.of(error.message), now)
+        return session.proved
+
+    def accept(self, proof: Proof, key_index: int, now: float) -> Request | Reply:
+        """Take a proof that was checked with the key at that index: the request with its identity, or a refusal.
+
+        This uses the challenge up. The same answer, arriving twice and checked twice, is accepted once.
+        """
+        request, pending = proof.request, proof.pending
+        if pending.answered_by is not None:
+            return self._receive_again(request, pending, now)
+        identity = replace(proof.identity, key_index=key_index)
+        session = request.session
+        if session is not None:
+            try:
+                session.check(request.message, replay_allowed=True)
+            except RemoteProtocolError as error:
+                return self.respond(request, error.code, Failure.of(error.message), now)
+            if session.identity is not None and session.identity.is_claimed_by(identity):
+                session.proved = identity
+        pending.answered_by = request.reply_id
+        return replace(request, identity=identity)
+
+    def _challenge(self, request: Request, now: float) -> Reply:
+        message, session = request.message, request.session
+        if session is not None:
+            # Before anything is kept: a session has one challenge at a time, which strangers must not replace.
+            try:
+                session.authenticate(message)
+            except RemoteProtocolError as error:
+                return self.respond(request, error.code, Failure.of(error.message), now)
+        version = common_version(message.envelope.suggested)
+        challenge_id = self._new_id() if session is None else session.id
+        pending = self.challenges.find(challenge_id, now)
+        if pending is None or pending.request.octets != message.octets or pending.answered_by is not None:
+            digest = RequestDigest.of(message.octets, version)
+            pending = Pending(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
+            self.challenges.add(pending)
+        header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
+        if version.at_least(1):
+            header = replace(header, flags=header.flags | OpFlag.REQUEST_DIGEST)
+        else:
+            header = replace(header, flags=header.flags & ~OpFlag.REQUEST_DIGEST)
+        envelope = replace(self._envelope(request), session_id=challenge_id)
+        body = challenge_body(pending.nonce, pending.digest, version)
+        return Reply((self._finish(Message.build(envelope, header, body), request, private=False),))
+
+    def _receive_answer(self, answer: Request, now: float) -> Received:
+        pending = self.challenges.find(answer.message.envelope.session_id, now)
+        if pending is None or not isinstance(answer.body, ChallengeAnswer):
+            return self.respond(answer, ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
+        if pending.answered_by is not None:
+            return self._receive_again(answer, pending, now)
+        # A wrong answer leaves the challenge as it was: anybody who guesses its number can send one.
+        # The two bits that a reply echoes are those of the message that it answers, which is this one.
+        delivered = answer.message.envelope
+        envelope = replace(pending.request.envelope, truncated=delivered.truncated, compressed=delivered.compressed)
+        message = replace(pending.request, envelope=envelope)
+        body = REQUESTS[message.header.opcode](message.body_reader(), message.version, int(now))
+        request = replace(answer, message=message, body=body, challenge=pending)
+        given = answer.body
+        identity = Identity(given.handle, given.index)
+        return Proof(request, identity, given.auth_type, given.answer, answer.message.version)
+
+    def _receive_again(self, answer: Request, pending: Pending, now: float) -> Reply:
+        """Answer the second answer to a challenge: with what the first one got if it is the same, else not at all."""
+        if pending.answered_by == answer.reply_id:
+            # Nothing yet while the first is being worked on.
+            return Reply(tuple(_frame_of(octets) for octets in pending.reply))
+        return self.respond(replace(answer, challenge=None), ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
+
+    # Sessions
+
+    def _set_up_session(self, request: Request, now: float) -> Reply:
+        setup = request.body
+        if not isinstance(setup, SessionSetup) or setup.mode != ExchangeMode.DIFFIE_HELLMAN:
+            text = "Only Diffie-Hellman key exchange is supported"
+            return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(text), now)
+        suggested = request.message.envelope.suggested
+        cipher = self._settings.cipher if suggested.at_least(4) else Cipher.DES
+        try:
+            theirs = PublicKey.from_bytes(setup.public_key)
+            if not isinstance(theirs, DhPublicKey):
+                raise InvalidData("the public key is not a Diffie-Hellman key")
+            mine = make_key_pair((theirs.p, theirs.g), self._random)
+            key = derive_session_key(cipher, shared_secret(mine, theirs))
+        except InvalidData as error:
+            return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(error.message), now)
+        timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
+        identity = Identity(setup.handle, setup.index) if setup.handle else None
+        session = Session(self._new_id(), key, cipher, common_version(suggested), identity, timeout)
+        self.sessions.add(session, now)
+        prefix = cipher.to_bytes(4, "big") if suggested.at_least(4) else b""
+        body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
+        return self.respond(request, ResponseCode.SUCCESS, body, now, session_id=session.id)
+
+    def _refuse_key_exchange(self, request: Request, now: float) -> Reply:
+        if request.session is None:
+            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+        return self.respond(request, ResponseCode.SESSION_FAILED, Failure(), now)
+
+    def _terminate_session(self, request: Request, now: float) -> Reply:
+        session = request.session
+        if session is None:
+            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+        try:
+            session.check(request.message)
+        except RemoteProtocolError as error:
+            return self.respond(request, ResponseCode.INVALID_SESSION_KEY, Failure.of(error.message), now)
+        self.sessions.end(session)
+        # The session is gone: its end is signed with the server's key and goes out in the clear.
+        return self.respond(replace(request, session=None), ResponseCode.SUCCESS, Empty(), now)
+
+    def _new_id(self) -> int:
+        """A number that is neither a session's nor a challenge's; sessions and challenges share one sequence."""
+        self._last_id = self._last_id % _MAX_ID + 1
+        return self._last_id
+
+    # Responding
+
+    def respond(
+        self,
+        request: Request,
+        code: ResponseCode,
+        body: ResponseBody,
+        now: float,
+        *,
+        more: bool = False,
+        overwritten: bool = False,
+        session_id: int | None = None,
+    ) -> Reply:
+        """Answer a request. With `more` another answer follows; `overwritten` says that something was replaced."""
+        version = common_version(request.message.envelope.suggested)
+        header = self._header(request, code, now)
+        flags = header.flags
+        if code == ResponseCode.SUCCESS:
+            flags |= request.flags & OpFlag.MINT_SUFFIX
+            flags |= OpFlag.OVERWRITE * overwritten
+        flags |= OpFlag.CONTINUOUS * more
+        digest = RequestDigest.of(request.message.octets, version) if OpFlag.REQUEST_DIGEST in flags else None
+        envelope = self._envelope(request)
+        if session_id is not None:
+            envelope = replace(envelope, session_id=session_id)
+        message = Message.build(envelope, replace(header, flags=flags), write_response(body, digest))
+        reply = Reply((self._finish(message, request, private=_is_private(body)),))
+        self._remember(request, reply)
+        return reply
+
+    def _header(self, request: Request, code: ResponseCode, now: float) -> Header:
+        asked = request.message.header
+        flags = asked.flags & _COPIED_FLAGS | OpFlag.RECURSIVE
+        if self._settings.is_primary:
+            flags |= OpFlag.AUTHORITATIVE
+        return Header(asked.opcode, code, flags, self._settings.site_serial, asked.recursion, int(now) + LIFETIME)
+
+    def _envelope(self, request: Request) -> Envelope:
+        asked = request.message.envelope
+        return Envelope(
+            common_version(asked.suggested),
+            CURRENT,
+            asked.session_id,
+            request.reply_id,
+            # Both are echoed, as deployed; nobody acts on them.
+            truncated=asked.truncated,
+            compressed=asked.compressed,
+        )
+
+    def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
+        """Sign or MAC, then encrypt, as the request and the session demand."""
+        session = request.session
+        if OpFlag.CERTIFY in message.header.flags:
+            if session is not None and message.header.opcode not in _NEVER_MACED:
+                message = session.protect(message)
+            else:
+                message = sign(message, self._settings.key)
+        automatic = private and message.version.at_least(8) and not request.private_transport
+        if session is not None and (OpFlag.ENCRYPT in message.header.flags or automatic):
+            return Frame(*session.seal(message, self._random))
+        return Frame(message.envelope, message.payload())
+
+    def _remember(self, request: Request, reply: Reply) -> None:
+        """Keep what a challenge's answer got, so that its repetition executes nothing."""
+        pending = request.challenge
+        if pending is not None and pending.answered_by == request.reply_id:
+            octets = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
+            self.challenges.settle(pending, request.reply_id, (*pending.reply, *octets))
+
+
+class _EarlyFailure(Exception):
+    """A message that cannot be answered as a request."""
+
+    def __init__(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.answered = answered
+        """The envelope whose ids the answer echoes, where deployed servers do that."""
+
+
+def _is_private(body: ResponseBody) -> bool:
+    values: tuple[Value, ...] = ()
+    if isinstance(body, Resolved | Referral):
+        values = body.values or ()
+    return not all(value.is_public for value in values)
+
+
+def _frame_of(octets: bytes) -> Frame:
+    envelope = Envelope.from_bytes(octets)
+    return Frame(envelope, octets[-envelope.length :] if envelope.length else b"")

@@ -1,0 +1,174 @@
+"""Sessions: a key that two parties share for a while, and the counters that keep old messages from being replayed.
+
+A session belongs to a server, not to a connection. It records who the client *says* it is; the first challenge
+answered in it proves that, and from then on a MAC suffices. Both roles use the same `Session`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from perseid.records.errors import InvalidData
+
+from .cipher import Cipher, decrypt, encrypt
+from .codes import ResponseCode, Version
+from .credentials import add_mac, verify_mac
+from .envelope import MAX_MESSAGE, Envelope
+from .errors import LocalProtocolError, RemoteProtocolError
+from .message import Credential, Message
+
+REMEMBERED_COUNTERS: Final = 200
+"""How many counters are remembered: as many as deployed peers do, so that requests may overtake each other."""
+
+MAX_SESSIONS: Final = 10_000
+"""Sessions at a time; the one unused for longest makes room. Each costs about a kilobyte, and deployed clients
+never end theirs, so the table is normally as full as a day's clients are many."""
+
+MAX_TIMEOUT: Final = 86_400
+"""Seconds of idleness after which a session ends at the latest, whatever the client wished."""
+
+Random = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody: a key value in a handle's record."""
+
+    handle: bytes
+    """The handle, as it was spelled."""
+    index: int
+    """The index of the key; 0 stands for any suitable one."""
+    key_index: int | None = None
+    """Once proved: the index of the key that did."""
+
+    def is_claimed_by(self, other: "Identity") -> bool:
+        """Whether the other claims to be exactly this one."""
+        return self.handle == other.handle and self.index == other.index
+
+
+class CounterWindow:
+    """Which counters have been used: none twice, and none older than the oldest remembered."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def is_fresh(self, counter: int) -> bool:
+        """Whether a counter may be accepted. Zero always is: it means that the sender does not count."""
+        if counter == 0:
+            return True
+        if counter in self._seen:
+            return False
+        return len(self._seen) < REMEMBERED_COUNTERS or counter > min(self._seen)
+
+    def record(self, counter: int) -> None:
+        """Remember a counter."""
+        if counter:
+            self._seen[counter] = None
+            if len(self._seen) > REMEMBERED_COUNTERS:
+                del self._seen[min(self._seen)]
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One session, in either role."""
+
+    id: int
+    """Chosen by the server; it stands in every envelope."""
+    key: bytes = field(repr=False)
+    """The whole derived key; MACs use all of it."""
+    cipher: Cipher
+    """How messages are encrypted."""
+    version: Version
+    """That of the set-up response."""
+    identity: Identity | None = None
+    """Whom the client claims to be; None for an anonymous session."""
+    timeout: int = MAX_TIMEOUT
+    """Seconds of idleness after which the session ends."""
+    used: float = 0.0
+    """When it was last used."""
+    proved: Identity | None = None
+    """Who has answered a challenge in this session, being the one it claims."""
+    sent: int = 0
+    """The last counter that this side used."""
+    received: CounterWindow = field(default_factory=CounterWindow, repr=False)
+    """The counters that the other side has used."""
+
+    def protect(self, message: Message) -> Message:
+        """Add a MAC with this side's next counter."""
+        self.sent += 1
+        return add_mac(message, self.key, self.sent)
+
+    def authenticate(self, message: Message) -> Credential:
+        """Verify a message's MAC; its counter is for `check`."""
+        if message.credential is None:
+            raise RemoteProtocolError("the message carries no MAC", ResponseCode.INVALID_CREDENTIAL)
+        if not verify_mac(message, self.key):
+            raise RemoteProtocolError("the MAC does not verify", ResponseCode.INVALID_SESSION_KEY)
+        return message.credential
+
+    def check(self, message: Message, *, replay_allowed: bool = False) -> None:
+        """Verify a message's MAC and counter and use the counter up; the error says which of the two was wrong."""
+        counter = self.authenticate(message).counter
+        counted = self.version.at_least(5)
+        if counted and not replay_allowed and not self.received.is_fresh(counter):
+            message_ = "the counter was used before"
+            raise RemoteProtocolError(message_, ResponseCode.SESSION_MESSAGE_REJECTED)
+        self.received.record(counter)
+
+    def seal(self, message: Message, random: Random) -> tuple[Envelope, bytes]:
+        """Encrypt a message: its envelope and what follows it."""
+        payload = encrypt(self.cipher, self.key, message.payload(), self.version, random)
+        if len(payload) > MAX_MESSAGE:
+            raise LocalProtocolError(f"encrypted the message has {len(payload):,} octets; {MAX_MESSAGE:,} are the most")
+        return replace(message.envelope, encrypted=True, length=len(payload)), payload
+
+    def open(self, payload: bytes) -> bytes:
+        """Decrypt what followed an envelope."""
+        try:
+            return decrypt(self.cipher, self.key, payload, self.version)
+        except InvalidData as error:
+            raise RemoteProtocolError("the message cannot be decrypted", ResponseCode.SESSION_FAILED) from error
+
+
+class SessionTable:
+    """The sessions of a server, least recently used first."""
+
+    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+        self._limit = limit
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: Session, now: float) -> None:
+        """Begin a session; the one unused for longest makes room."""
+        session.used = now
+        self._sessions[session.id] = session
+        while len(self._sessions) > self._limit:
+            self._sessions.popitem(last=False)
+
+    def use(self, session_id: int, now: float) -> Session | None:
+        """The session of that id, which this keeps alive; None if there is none or it has timed out."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return None
+        if now - session.used > session.timeout:
+            del self._sessions[session_id]
+            return None
+        session.used = now
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def end(self, session: Session) -> None:
+        """Forget a session."""
+        self._sessions.pop(session.id, None)
+
+    def purge(self, now: float) -> int:
+        """Forget what has timed out, and say how many that were; a server does so about once a minute."""
+        dead = [session for session in self._sessions.values() if now - session.used > session.timeout]
+        for session in dead:
+            self.end(session)
+        return len(dead)

@@ -1,0 +1,49 @@
+"""Recorded conversations in the clear: every message decrypted where it was encrypted, with the key of its session."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perseid.wire.cipher import Cipher, decrypt
+from perseid.wire.envelope import Envelope
+from perseid.wire.message import Message
+from tests.wire.recorded import NOW, Vector, frames_of
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One exchange of a conversation: the request and its responses."""
+
+    vector: Vector
+    request: Message
+    responses: tuple[Message, ...]
+
+    @property
+    def response(self) -> Message:
+        """The first response."""
+        return self.responses[0]
+
+
+def session_key(vector: Vector) -> tuple[Cipher, bytes] | None:
+    """The session key that was recorded with an exchange."""
+    if "session_key" not in vector.keys:
+        return None
+    return Cipher(int(vector.keys["encryption_alg"])), bytes.fromhex(vector.keys["session_key"])
+
+
+def open_message(vector: Vector, envelope: Envelope, payload: bytes) -> Message:
+    """A message of an exchange, in the clear."""
+    if envelope.encrypted:
+        key = session_key(vector)
+        assert key is not None, "the exchange is encrypted, and no key was recorded"
+        payload = decrypt(*key, payload, envelope.version)
+    return Message.from_bytes(envelope, payload, NOW)
+
+
+def opened(vectors: list[Vector]) -> Iterator[Opened]:
+    """The exchanges of a conversation, in order; those without an answer are left out."""
+    for vector in vectors:
+        requests = frames_of(vector.request, vector.transport)
+        responses = frames_of(vector.response, vector.transport)
+        if requests and responses:
+            messages = tuple(open_message(vector, frame.envelope, frame.payload) for frame in responses)
+            yield Opened(vector, open_message(vector, requests[0].envelope, requests[0].payload), messages)

@@ -1,0 +1,143 @@
+"""The recorded exchanges of tests/vectors, as objects. How to read them is said in tests/vectors/README.md."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from perseid.wire import envelope as envelope_module
+from perseid.wire.envelope import Envelope
+from perseid.wire.framing import Frame
+
+FOLDER: Final = Path(__file__).parent.parent / "vectors"
+
+NOW: Final = 1_794_724_100
+"""When the exchanges were recorded, to within a minute: the instant near which their times are read."""
+
+WIRE_FILES: Final = (
+    "admin-dsa.json",
+    "admin-rsa.json",
+    "admin-sec.json",
+    "auth-errors.json",
+    "certified.json",
+    "lists.json",
+    "malformed.json",
+    "mint.json",
+    "multipacket.json",
+    "prefixes.json",
+    "replication.json",
+    "resolve.json",
+    "session.json",
+    "siteinfo.json",
+    "verify.json",
+    "versions.json",
+)
+"""The files of exchanges; the others (codec-*) hold encodings without messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message: where it is and what it says, in the spelling of the descriptions."""
+
+    offset: int | None
+    length: int | None
+    name: str
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One message as its description has it."""
+
+    fields: tuple[Field, ...]
+    decrypted: bytes | None
+    """What an encrypted message says in the clear, envelope excluded."""
+    undecoded: str | None
+    """Why the rest could not be described, for a malformed message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One exchange: what was sent, and what came back."""
+
+    file: str
+    name: str
+    transport: str
+    request: tuple[bytes, ...]
+    """Datagrams, or the one piece of a TCP stream."""
+    response: tuple[bytes, ...]
+    described_request: tuple[Described, ...]
+    described_response: tuple[Described, ...]
+    keys: dict[str, str]
+
+    @property
+    def group(self) -> str:
+        """The conversation to which the exchange belongs: its name without `#1`, `#2` …"""
+        return self.name.partition("#")[0]
+
+    def __str__(self) -> str:
+        return f"{self.file.removesuffix('.json')}:{self.name}"
+
+
+@cache
+def load(file: str) -> tuple[Vector, ...]:
+    """All exchanges of one file, in order."""
+    return tuple(_vector(file, entry) for entry in json.loads((FOLDER / file).read_text(encoding="utf-8")))
+
+
+def exchanges(*files: str) -> list[Vector]:
+    """All exchanges of some files, in order."""
+    return [vector for file in files for vector in load(file)]
+
+
+def conversations(*files: str) -> dict[str, list[Vector]]:
+    """The exchanges of some files by conversation."""
+    groups: dict[str, list[Vector]] = {}
+    for vector in exchanges(*files):
+        groups.setdefault(f"{vector.file.removesuffix('.json')}:{vector.group}", []).append(vector)
+    return groups
+
+
+def key_file(name: str) -> bytes:
+    """One of the key files."""
+    return (FOLDER / "keys" / name).read_bytes()
+
+
+def frames_of(pieces: tuple[bytes, ...], transport: str) -> list[Frame]:
+    """Whole messages, by plain cutting: what our own framing and reassembly are compared with."""
+    if transport == "udp":
+        if not pieces:
+            return []
+        first = Envelope.from_bytes(pieces[0])
+        return [Frame(first, b"".join(piece[envelope_module.LENGTH :] for piece in pieces))]
+    stream, frames = b"".join(pieces), []
+    while stream:
+        envelope = Envelope.from_bytes(stream)
+        end = envelope_module.LENGTH + envelope.length
+        frames.append(Frame(envelope, stream[envelope_module.LENGTH : end]))
+        stream = stream[end:]
+    return frames
+
+
+def _vector(file: str, entry: dict[str, Any]) -> Vector:
+    return Vector(
+        file,
+        entry["name"],
+        entry["transport"],
+        _pieces(entry["request_hex"]),
+        _pieces(entry["response_hex"]),
+        tuple(_described(message) for message in entry["decoded"]["request"]),
+        tuple(_described(message) for message in entry["decoded"]["response"]),
+        {name: str(value) for name, value in entry.get("keys", {}).items()},
+    )
+
+
+def _pieces(value: str | list[str]) -> tuple[bytes, ...]:
+    return tuple(bytes.fromhex(piece) for piece in ([value] if isinstance(value, str) else value))
+
+
+def _described(message: dict[str, Any]) -> Described:
+    fields = tuple(Field(field["off"], field["len"], field["field"], field["value"]) for field in message["fields"])
+    decrypted = message.get("decrypted_hex")
+    return Described(fields, None if decrypted is None else bytes.fromhex(decrypted), message.get("undecoded"))

@@ -1,0 +1,178 @@
+"""The bounded reader and its writer."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.binary import MAX_DEPTH, MAX_OCTETS, Reader, Writer
+from perseid.records.errors import InvalidData, RecordMisuse, RecordProblem
+from tests.wire.strategies import EXAMPLES, I16, I32, I64, OCTETS, TEXTS, U8
+
+_SIZES = {"u8": 1, "i16": 2, "i32": 4, "u32": 4, "i64": 8}
+
+
+@EXAMPLES
+@given(U8, I16, I32, I64, OCTETS, TEXTS, st.integers(0, 0xFFFF_FFFF))
+def test_what_the_writer_wrote_the_reader_reads(
+    u8: int, i16: int, i32: int, i64: int, octets: bytes, text: str, u32: int
+) -> None:
+    writer = Writer().u8(u8).i16(i16).i32(i32).i64(i64).bytes_(octets).text(text).u32(u32).octets(octets)
+    reader = Reader(writer.done())
+    assert reader.peek() == u8
+    assert (reader.u8(), reader.i16(), reader.i32(), reader.i64()) == (u8, i16, i32, i64)
+    assert (reader.bytes_(), reader.text(), reader.u32()) == (octets, text, u32)
+    assert reader.remaining == len(octets)
+    assert reader.rest() == octets
+    assert reader.offset == len(writer)
+    reader.finish()
+
+
+def test_integers_are_big_endian_and_signed() -> None:
+    reader = Reader(bytes.fromhex("ff fffe 01020304 fffffffd 80000000 ffffffffffffffff"))
+    assert [reader.u8(), reader.i16(), reader.i32(), reader.i32(), reader.u32(), reader.i64()] == [
+        255,
+        -2,
+        0x01020304,
+        -3,
+        0x8000_0000,
+        -1,
+    ]
+
+
+@pytest.mark.parametrize("method", _SIZES)
+def test_a_number_that_is_cut_off_is_refused_with_its_place(method: str) -> None:
+    size = _SIZES[method]
+    reader = Reader(bytes(3 + size - 1))
+    reader.octets(3)
+    with pytest.raises(InvalidData, match=f"{size} octets are needed, {size - 1} are left") as caught:
+        getattr(reader, method)()
+    assert caught.value.offset == 3
+
+
+def test_peeking_at_the_end_is_refused() -> None:
+    with pytest.raises(InvalidData):
+        Reader(b"").peek()
+
+
+@pytest.mark.parametrize("length", [-1, -0x8000_0000, MAX_OCTETS + 1, 0x7FFF_FFFF])
+def test_a_length_outside_the_limits_is_refused_before_anything_is_taken(length: int) -> None:
+    with pytest.raises(InvalidData, match="is not between 0 and"):
+        Reader(Writer().i32(length).done()).bytes_()
+
+
+def test_the_longest_octet_string_is_written_and_read_and_one_octet_more_is_neither() -> None:
+    longest = bytes(MAX_OCTETS)
+    written = Writer().bytes_(longest).done()
+    assert Reader(written).bytes_() == longest
+    with pytest.raises(RecordMisuse, match="too many for one string"):
+        Writer().bytes_(longest + b"\0")
+    with pytest.raises(InvalidData):
+        Reader((MAX_OCTETS + 1).to_bytes(4, "big") + longest + b"\0").bytes_()
+
+
+def test_a_smaller_limit_of_the_caller_holds_too() -> None:
+    written = Writer().bytes_(b"12345").done()
+    assert Reader(written).bytes_(5) == b"12345"
+    with pytest.raises(InvalidData, match="not between 0 and 4"):
+        Reader(written).bytes_(4)
+
+
+def test_a_string_longer_than_what_is_left_is_refused() -> None:
+    with pytest.raises(InvalidData, match="5 octets are needed, 4 are left"):
+        Reader(Writer().i32(5).octets(b"1234").done()).bytes_()
+
+
+def test_a_count_that_the_remaining_octets_cannot_hold_is_refused_at_once() -> None:
+    octets = Writer().i32(3).octets(bytes(24)).done()
+    assert Reader(octets).count(8) == 3
+    with pytest.raises(InvalidData, match="3 items are announced, but only 24 octets are left"):
+        Reader(octets).count(9)
+    with pytest.raises(InvalidData, match="a count of -1"):
+        Reader(Writer().i32(-1).done()).count(1)
+    with pytest.raises(InvalidData, match="not between 0 and 2"):
+        Reader(octets).count(8, 2)
+
+
+def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_written() -> None:
+    with pytest.raises(InvalidData, match="not UTF-8"):
+        Reader(Writer().bytes_(b"ab\xff").done()).text()
+    with pytest.raises(RecordMisuse, match="surrogate"):
+        Writer().text("\ud800")
+
+
+def test_octets_too_many_are_refused_when_the_structure_must_end() -> None:
+    reader = Reader(b"12")
+    reader.u8()
+    with pytest.raises(InvalidData, match="1 octets too many") as caught:
+        reader.finish()
+    assert caught.value.offset == 1
+
+
+def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_behind_it() -> None:
+    outer = Reader(b"abcdef")
+    outer.u8()
+    inner = outer.inner(3)
+    assert inner.octets(3) == b"bcd"
+    with pytest.raises(InvalidData):
+        inner.u8()
+    assert outer.rest() == b"ef"
+    with pytest.raises(InvalidData):
+        Reader(b"ab").inner(3)
+    with pytest.raises(InvalidData):
+        Reader(b"ab").inner(-1)
+
+
+def test_structures_stand_in_structures_sixteen_deep_and_no_deeper() -> None:
+    reader = Reader(b"x")
+    for _ in range(MAX_DEPTH):
+        reader = reader.inner(1)
+    assert MAX_DEPTH == 16
+    with pytest.raises(InvalidData, match="nested more than 16 deep"):
+        reader.inner(1)
+
+
+@pytest.mark.parametrize(
+    ("write", "smallest", "greatest"),
+    [
+        (Writer.u8, 0, 0xFF),
+        (Writer.i16, -0x8000, 0x7FFF),
+        (Writer.i32, -0x8000_0000, 0x7FFF_FFFF),
+        (Writer.i64, -(1 << 63), (1 << 63) - 1),
+    ],
+)
+def test_a_number_that_does_not_fit_its_field_is_not_written(
+    write: Callable[[Writer, int], Writer], smallest: int, greatest: int
+) -> None:
+    write(Writer(), smallest)
+    write(Writer(), greatest)
+    for wrong in (smallest - 1, greatest + 1):
+        with pytest.raises(RecordMisuse, match="does not fit"):
+            write(Writer(), wrong)
+
+
+def test_times_are_written_modulo_2_to_the_32() -> None:
+    assert Writer().u32((1 << 32) + 5).u32(-1).done() == bytes.fromhex("00000005ffffffff")
+
+
+@EXAMPLES
+@given(st.binary(max_size=30), st.lists(st.sampled_from([*_SIZES, "bytes_", "text", "peek", "rest"]), max_size=8))
+def test_whatever_is_read_from_whatever_octets_gives_a_value_or_a_refusal(octets: bytes, methods: list[str]) -> None:
+    reader = Reader(octets)
+    for method in methods:
+        before, offset = reader.offset, None
+        try:
+            getattr(reader, method)()
+        except InvalidData as problem:
+            offset = problem.offset
+            assert offset is not None, "the place is always known"
+        assert before <= (reader.offset if offset is None else offset) <= len(octets)
+
+
+def test_an_error_must_say_whose_doing_it_was() -> None:
+    with pytest.raises(TypeError, match="whose doing"):
+        RecordProblem("neither")
+    assert str(InvalidData("no")) == "no"
+    assert str(InvalidData("no", 3)) == "at octet 3: no"
+    assert str(RecordMisuse("no")) == "no"

@@ -1,0 +1,60 @@
+"""The encryption of sessions: recorded octets, round trips, and octets that were never encrypted."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.errors import InvalidData
+from perseid.wire.cipher import Cipher, decrypt, encrypt
+from perseid.wire.codes import CURRENT, Version
+from perseid.wire.errors import LocalProtocolError
+from tests.wire import section21, strategies
+from tests.wire.key_material import refused
+
+KEYS = {Cipher.DES: bytes(range(1, 9)), Cipher.TDES: bytes(range(1, 25)), Cipher.AES: bytes(range(1, 33))}
+CIPHERS = st.sampled_from(sorted(KEYS))
+OLD, NEW = Version(2, 3), Version(2, 4)
+
+
+@pytest.mark.parametrize("number", section21.HELLO)
+def test_hello_of_the_descriptions_vectors(number: int) -> None:
+    cipher = Cipher(number)
+    old, new = (bytes.fromhex(octets) for octets in section21.HELLO[number])
+    for version, octets in ((OLD, old), (NEW, new), (CURRENT, new), (Version(5, 9), old)):
+        assert decrypt(cipher, KEYS[cipher], octets, version) == b"hello"
+        assert encrypt(cipher, KEYS[cipher], b"hello", version, lambda count: new[:count]) == octets
+
+
+@given(CIPHERS, st.binary(max_size=100), strategies.VERSIONS, st.binary(min_size=16, max_size=16))
+def test_messages_round_trip(cipher: Cipher, plaintext: bytes, version: Version, iv: bytes) -> None:
+    octets = encrypt(cipher, KEYS[cipher], plaintext, version, lambda count: iv[:count])
+    assert decrypt(cipher, KEYS[cipher], octets, version) == plaintext
+    block = 16 if cipher == Cipher.AES else 8
+    assert octets.startswith(iv[:block]) or not version.at_least(4)
+    assert len(octets) == (len(plaintext) // block + 1 + version.at_least(4)) * block
+
+
+@given(CIPHERS, st.binary(max_size=100), strategies.VERSIONS)
+def test_arbitrary_octets_are_decrypted_or_refused(cipher: Cipher, octets: bytes, version: Version) -> None:
+    with suppress(InvalidData):
+        assert len(decrypt(cipher, KEYS[cipher], octets, version)) < len(octets)
+
+
+@pytest.mark.parametrize("octets", [b"", bytes(15), bytes(16), bytes(17), bytes(31), bytes(32)])
+def test_what_is_wrong_with_a_ciphertext_is_not_said(octets: bytes) -> None:
+    assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], octets, CURRENT) == "the octets cannot be decrypted"
+
+
+def test_aes_uses_the_first_sixteen_octets_of_the_key() -> None:
+    octets = encrypt(Cipher.AES, bytes(range(16)), b"text", CURRENT, bytes)
+    assert decrypt(Cipher.AES, bytes(range(32)), octets, CURRENT) == b"text"
+
+
+def test_misuse() -> None:
+    for cipher, key in ((Cipher(4), bytes(32)), (Cipher.AES, bytes(15)), (Cipher.DES, b"")):
+        with pytest.raises(LocalProtocolError):
+            encrypt(cipher, key, b"text", CURRENT, bytes)
+        with pytest.raises(LocalProtocolError):
+            decrypt(cipher, key, bytes(32), CURRENT)

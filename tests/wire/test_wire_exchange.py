@@ -1,0 +1,285 @@
+"""Key exchange: both implementations against each other, the recorded ones, and groups of a stranger's choice."""
+
+import hashlib
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.records.errors import InvalidData
+from perseid.records.pubkey import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
+from perseid.wire import exchange
+from perseid.wire.cipher import Cipher
+from perseid.wire.codes import CURRENT, Version
+from perseid.wire.exchange import (
+    DEFAULT_GROUP,
+    EXPONENT_OCTETS,
+    DhKeyPair,
+    decrypt_session_key,
+    derive_session_key,
+    encrypt_session_key,
+    library_power,
+    make_key_pair,
+    plain_power,
+    shared_secret,
+)
+from tests.wire import section21
+from tests.wire.key_material import refused, rsa_key
+
+P, G = DEFAULT_GROUP
+SHORT_GROUP = ((1 << MIN_DH_BITS) - 569, 2)  # a prime
+LONG_GROUP = ((1 << MAX_DH_BITS) - 1, 2)
+
+
+MERSENNE = (1 << 607) - 1  # a prime whose predecessor is a multiple of three
+
+
+def third_root_of_one() -> int:
+    """A number of the group whose powers are two others and one."""
+    powers = (pow(base, (MERSENNE - 1) // 3, MERSENNE) for base in range(2, 100))
+    root = next(power for power in powers if power != 1)
+    assert pow(root, 3, MERSENNE) == 1
+    return root
+
+
+def drawn(seed: int) -> Callable[[int], bytes]:
+    """A source of randomness that gives the same every time."""
+    return lambda count: hashlib.shake_256(seed.to_bytes(8, "big")).digest(count)
+
+
+def named_prime(bits: int, irrational: Callable[[int], int], offset: int) -> int:
+    """2^b - 2^(b-64) - 1 + 2^64 * ([2^(b-130) x] + offset), as RFC 3526 (x = pi) and RFC 7919 (x = e) have it."""
+    return (1 << bits) - (1 << bits - 64) - 1 + (irrational(bits - 130) + offset << 64)
+
+
+def pi(bits: int) -> int:
+    """The number, times a power of two, cut off."""
+
+    def arc(inverse: int) -> int:
+        term = total = (1 << bits + 64) // inverse
+        number, sign = 1, -1
+        while term:
+            term //= inverse * inverse
+            number += 2
+            total += sign * (term // number)
+            sign = -sign
+        return total
+
+    return 4 * (4 * arc(5) - arc(239)) >> 64
+
+
+def euler(bits: int) -> int:
+    """The number, times a power of two, cut off."""
+    term, total, number = 1 << bits + 64, 0, 1
+    while term:
+        total += term
+        term //= number
+        number += 1
+    return total >> 64
+
+
+NAMED_PRIMES = [
+    named_prime(1536, pi, 741_804),
+    named_prime(2048, pi, 124_476),
+    named_prime(3072, pi, 1_690_314),
+    named_prime(4096, pi, 240_904),
+    named_prime(2048, euler, 560_316),
+    named_prime(3072, euler, 2_625_351),
+    named_prime(4096, euler, 5_736_041),
+]
+
+
+# Recorded exchanges
+
+
+@pytest.mark.parametrize("power", [plain_power, library_power, shared_secret], ids=["pow", "library", "chosen"])
+def test_exchange_of_the_descriptions_vectors(power: Callable[[DhKeyPair, DhPublicKey], bytes]) -> None:
+    assert f"{P:x}" == section21.DH_PRIME
+    assert G == 2
+    exponent = int(section21.DH_EXPONENT, 16)
+    peer = DhPublicKey.from_bytes(bytes.fromhex(section21.DH_PEER))
+    shared = power(DhKeyPair(DhPublicKey(pow(G, exponent, P), P, G), exponent), peer)
+    assert len(shared) == 128
+    for cipher, key in ((1, section21.DES_KEY), (2, section21.TDES_KEY), (3, section21.AES_KEY)):
+        assert f"{cipher:08x}" + derive_session_key(Cipher(cipher), shared).hex() == key
+
+
+def test_the_default_group_is_the_second_of_oakley() -> None:
+    assert named_prime(1024, pi, 129_093) == P
+
+
+# Both implementations
+
+
+@given(st.integers(0, 1 << 60), st.integers(0, 1 << 60))
+@settings(max_examples=5, deadline=None)
+def test_both_implementations_agree(seed: int, other: int) -> None:
+    mine, theirs = make_key_pair(DEFAULT_GROUP, drawn(seed)), make_key_pair(DEFAULT_GROUP, drawn(other))
+    secret = plain_power(mine, theirs.public)
+    assert library_power(mine, theirs.public) == plain_power(theirs, mine.public) == secret
+    assert shared_secret(mine, theirs.public) == secret
+
+
+@pytest.mark.parametrize("prime", NAMED_PRIMES, ids=lambda prime: f"{prime.bit_length()}-{prime % 100}")
+def test_the_library_serves_the_groups_that_it_knows(prime: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = make_key_pair((prime, 2), drawn(1)), make_key_pair((prime, 2), drawn(2))
+    begun = time.perf_counter()
+    by_library = library_power(mine, theirs.public)
+    assert time.perf_counter() - begun < 1, "the library tests this prime, which it should know"
+    monkeypatch.setattr(exchange, "plain_power", None)
+    assert shared_secret(mine, theirs.public) == by_library
+    monkeypatch.undo()
+    assert plain_power(theirs, mine.public) == by_library
+
+
+def test_without_the_library_everything_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = (NAMED_PRIMES[1], 2)
+    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    expected = shared_secret(mine, theirs.public)
+    monkeypatch.setattr(exchange, "LIBRARY_HAS_DH", False)
+    monkeypatch.setattr(exchange, "library_power", None)
+    assert shared_secret(mine, theirs.public) == expected
+
+
+def test_a_strangers_longest_group_costs_little() -> None:
+    """The library would need seconds for a prime of this length that it does not know."""
+    group = (NAMED_PRIMES[3], 3)
+    begun = time.perf_counter()
+    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
+    assert time.perf_counter() - begun < 1
+
+
+def test_leading_zeros_of_the_secret_are_kept() -> None:
+    """Some secret begins with a zero octet: among a few hundred of them one in 256 does."""
+    mine = make_key_pair(DEFAULT_GROUP, drawn(0))
+    peers = (DhPublicKey(y, P, G) for y in range(3, 3000))
+    secret = next(secret for peer in peers if (secret := plain_power(mine, peer))[0] == 0)
+    assert len(secret) == 128
+    key = derive_session_key(Cipher.AES, secret)
+    assert key[0] != 0
+    assert secret.lstrip(b"\0").startswith(key)
+    assert derive_session_key(Cipher.DES, secret)[0] == 1  # a zero octet with its parity bit
+
+
+# Key pairs
+
+
+def test_exponents_have_256_bits() -> None:
+    for random in (drawn(5), bytes, lambda count: b"\xff" * count):
+        pair = make_key_pair(DEFAULT_GROUP, random)
+        assert pair.exponent.bit_length() == 8 * EXPONENT_OCTETS == 256
+        assert pair.public.y == pow(G, pair.exponent, P)
+        assert (pair.public.p, pair.public.g) == DEFAULT_GROUP
+
+
+@pytest.mark.parametrize("group", [SHORT_GROUP, LONG_GROUP], ids=["shortest", "longest"])
+def test_groups_at_the_limits(group: tuple[int, int]) -> None:
+    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
+    assert len(shared_secret(mine, theirs.public)) == group[0].bit_length() // 8
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        ((1 << MIN_DH_BITS - 1) - 1, 2),
+        ((1 << MAX_DH_BITS + 1) - 1, 2),
+        (P - 1, 2),
+        (P, 0),
+        (P, 1),
+        (P, P - 1),
+        (P, P),
+        (-P, 2),
+        (0, 2),
+    ],
+)
+def test_groups_that_are_none_are_refused(group: tuple[int, int]) -> None:
+    assert refused(make_key_pair, group, drawn(1))
+
+
+def test_a_generator_of_almost_nothing_is_refused() -> None:
+    exponent = ((1 << 255) // 3 + 1) * 3
+    group = (MERSENNE, third_root_of_one())
+    assert "generator" in refused(make_key_pair, group, lambda count: exponent.to_bytes(count, "big"))
+    assert make_key_pair(group, lambda count: (exponent + 1).to_bytes(count, "big")).public.y == group[1]
+
+
+def test_a_key_of_another_group_is_refused() -> None:
+    mine = make_key_pair(DEFAULT_GROUP, drawn(1))
+    other = make_key_pair((P, 5), drawn(1)).public
+    assert "another group" in refused(shared_secret, mine, other)
+    assert "another group" in refused(shared_secret, mine, make_key_pair(LONG_GROUP, drawn(1)).public)
+
+
+def test_a_secret_that_everybody_knows_is_refused() -> None:
+    pair = DhKeyPair(DhPublicKey(pow(3, 6, MERSENNE), MERSENNE, 3), 6)
+    assert "no secret" in refused(plain_power, pair, DhPublicKey(third_root_of_one(), MERSENNE, 3))
+    composite = DhKeyPair(DhPublicKey(4, LONG_GROUP[0], 2), 2)
+    assert "no secret" in refused(library_power, composite, composite.public)
+
+
+# Session keys
+
+
+@pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 32)])
+def test_lengths_of_session_keys(cipher: Cipher, length: int) -> None:
+    assert len(derive_session_key(cipher, bytes(range(64)))) == length
+    assert len(derive_session_key(cipher, bytes(range(length)))) == length
+    assert "short" in refused(derive_session_key, cipher, bytes(length - 1))
+
+
+def test_an_unknown_cipher_has_no_session_key() -> None:
+    assert "not known" in refused(derive_session_key, Cipher(4), bytes(64))
+
+
+@given(st.binary(min_size=64, max_size=64))
+def test_parity_is_odd(shared: bytes) -> None:
+    for cipher in (Cipher.DES, Cipher.TDES):
+        key = derive_session_key(cipher, shared)
+        assert all(octet.bit_count() % 2 for octet in key)
+        assert all(octet & 0xFE == given_ & 0xFE for octet, given_ in zip(key, shared, strict=False))
+
+
+def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
+    assert derive_session_key(Cipher.AES, bytes(40)) == bytes(32)
+    assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 31) == bytes(1) + b"\1" * 31
+    assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 40) == b"\1" * 32
+
+
+# RSA
+
+
+@pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 16)])
+def test_session_keys_by_rsa(cipher: Cipher, length: int) -> None:
+    key, secret = rsa_key(), bytes(range(length))
+    octets = encrypt_session_key(key.public, cipher, secret, CURRENT)
+    assert decrypt_session_key(key, octets, CURRENT) == (cipher, secret)
+
+
+def test_session_keys_by_rsa_without_the_ciphers_number() -> None:
+    key = rsa_key()
+    old = Version(2, 1)
+    octets = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
+    assert decrypt_session_key(key, octets, old) == (Cipher.DES, bytes(8))
+    # As deployed clients send it in the mode with the server's key.
+    assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT) == (Cipher.AES, bytes(16))
+
+
+@pytest.mark.parametrize("plain", [b"", bytes(3), b"\0\0\0\3" + bytes(15), b"\0\0\0\4" + bytes(16), b"\0\0\0\3"])
+def test_session_keys_by_rsa_that_are_none(plain: bytes) -> None:
+    key = rsa_key()
+    assert refused(decrypt_session_key, key, key.public.encrypt(plain), CURRENT)
+
+
+@given(st.binary(max_size=140))
+def test_arbitrary_octets_as_an_encrypted_key(octets: bytes) -> None:
+    with pytest.raises(InvalidData):
+        decrypt_session_key(rsa_key(), octets, CURRENT)
+
+
+def test_the_peers_key_comes_as_a_public_key() -> None:
+    pair = make_key_pair(DEFAULT_GROUP, drawn(9))
+    assert PublicKey.from_bytes(pair.public.to_bytes()) == pair.public

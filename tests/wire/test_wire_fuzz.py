@@ -1,0 +1,57 @@
+"""The fuzz targets themselves: every one takes all its seeds, the recorded vectors among them, and what they become."""
+
+import random
+
+import pytest
+
+from fuzz.wire import SEEDS, TARGETS, WORDS, fuzz
+from perseid.wire.message import Credential
+
+NAMES = list(TARGETS)
+
+
+def changed(seed: bytes, chance: random.Random) -> bytes:
+    """A seed with a few octets changed, put in or taken out."""
+    octets = bytearray(seed)
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(1, len(octets)) if len(octets) > 1 else 0
+        match chance.randrange(4):
+            case 0 if place:
+                octets[place] = chance.randrange(256)
+            case 1:
+                octets[place or 1 : place or 1] = chance.choice(WORDS)
+            case 2 if place:
+                del octets[place : place + chance.randrange(1, 20)]
+            case _ if place:
+                word = chance.choice(WORDS)
+                octets[place : place + len(word)] = word
+    return bytes(octets)
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
+def test_a_target_takes_its_seeds_and_what_they_become(index: int) -> None:
+    seeds = [seed for seed in SEEDS if seed[0] == index]
+    assert len(seeds) > 50
+    chance = random.Random(index)
+    # The two endpoints set up a server each time; a smaller part of their seeds will do here.
+    several = seeds[::5] if NAMES[index] in ("server", "client") else seeds
+    for seed in several:
+        fuzz(seed)
+        fuzz(changed(seed, chance))
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
+def test_a_target_takes_next_to_nothing(index: int) -> None:
+    for octets in (b"", b"\0", b"\xff", bytes(20), b"\xff" * 44):
+        fuzz(bytes((index,)) + octets)
+    fuzz(b"")
+
+
+def test_a_target_that_finds_something_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in SEEDS if seed[0] == NAMES.index("credential") and b"HS_MAC" in seed)
+    octets = seed[1:]
+    octets = octets[octets.index(b"HS_MAC") - 16 :]
+    TARGETS["credential"](octets)
+    monkeypatch.setattr(Credential, "to_bytes", lambda _: b"")
+    with pytest.raises(AssertionError, match="a credential has one form"):
+        TARGETS["credential"](octets)

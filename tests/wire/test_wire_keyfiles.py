@@ -1,0 +1,226 @@
+"""Private key files, secret keys, and what stands under them: PBKDF2 and block ciphers."""
+
+import hashlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.records.binary import Writer
+from perseid.records.blocks import BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.keyfile import (
+    MAX_FILE,
+    Scheme,
+    is_private_key_file,
+    needs_passphrase,
+    protect,
+    read_key_file,
+    unprotect,
+    write_key_file,
+)
+from perseid.records.pbkdf2 import ITERATIONS, MAX_BITS, MAX_ITERATIONS, MIN_BITS, derive, widened
+from perseid.records.privkey import PrivateKey
+from perseid.records.seckey import SecretKey
+from tests.wire import section21
+from tests.wire.key_material import DSA_KEY, KEY_FILES, SECRET, private_keys, refused
+from tests.wire.recorded import key_file
+
+PASSPHRASE = b"correct horse"
+PROTECTING = (Scheme.DES_ECB, Scheme.DES_CBC, Scheme.TDES, Scheme.AES)
+
+
+def counted(count: int) -> bytes:
+    """Random enough."""
+    return bytes(range(count))
+
+
+def strong_file(
+    scheme: Scheme, iterations: int, bits: int, passphrase: bytes = PASSPHRASE, iv: int | None = None
+) -> bytes:
+    """A key file of scheme 3 or 4 with parameters of one's own."""
+    cipher = {Scheme.TDES: BlockCipher.TDES, Scheme.AES: BlockCipher.AES}[scheme]
+    key = hashlib.pbkdf2_hmac("sha1", passphrase, b"salt", iterations, max(bits // 8, 1))
+    fitting = key if len(key) in ((24,) if scheme == Scheme.TDES else (16, 24, 32)) else bytes(24)
+    ciphertext = encrypt_blocks(cipher, fitting, counted(cipher.block), DSA_KEY.to_bytes())
+    writer = Writer().i32(scheme).bytes_(b"salt").i32(iterations).i32(bits)
+    return writer.bytes_(counted(cipher.block if iv is None else iv)).bytes_(ciphertext).done()
+
+
+# Key files
+
+
+@pytest.mark.parametrize("scheme", section21.KEY_FILES)
+def test_key_file_of_the_descriptions_vectors(scheme: int) -> None:
+    file, plain = bytes.fromhex(section21.KEY_FILES[scheme]), bytes.fromhex("0102030405")
+    assert unprotect(file, b"pass") == plain
+    drawn = {0: [], 1: [], 2: [file[4:12]], 3: [file[8:24], file[36:44]], 4: [file[8:24], file[36:52]]}[scheme]
+    draw = iter(drawn)
+    assert protect(plain, None if scheme == 1 else b"pass", lambda _: next(draw), Scheme(scheme)) == file
+
+
+@given(private_keys, st.sampled_from(PROTECTING), st.binary(max_size=30))
+@settings(max_examples=20, deadline=None)
+def test_key_files_round_trip(key: PrivateKey, scheme: Scheme, passphrase: bytes) -> None:
+    file = write_key_file(key, passphrase, counted, scheme)
+    assert is_private_key_file(file)
+    assert needs_passphrase(file)
+    assert read_key_file(file, passphrase) == key
+    assert "passphrase" in refused(read_key_file, file, passphrase + b"!")
+    assert "passphrase" in refused(read_key_file, file, None)
+
+
+def test_without_a_passphrase_a_file_is_plain() -> None:
+    file = write_key_file(DSA_KEY, None, counted)
+    assert not needs_passphrase(file)
+    assert file == write_key_file(DSA_KEY, None, counted, Scheme.NONE)
+    assert read_key_file(file, None) == read_key_file(file, PASSPHRASE) == DSA_KEY
+
+
+def test_the_strong_schemes_are_written_as_deployed() -> None:
+    for scheme, bits, iv in ((Scheme.TDES, 192, 8), (Scheme.AES, 128, 16)):
+        file = write_key_file(DSA_KEY, PASSPHRASE, counted, scheme)
+        head = Writer().i32(scheme).bytes_(counted(16)).i32(ITERATIONS).i32(bits).bytes_(counted(iv)).done()
+        assert file.startswith(head)
+
+
+def test_a_scheme_that_protects_nothing_takes_no_passphrase() -> None:
+    for scheme in (Scheme.NONE, Scheme(5)):
+        with pytest.raises(RecordMisuse):
+            write_key_file(DSA_KEY, PASSPHRASE, counted, scheme)
+
+
+@pytest.mark.parametrize("passphrase", ["grüße".encode(), b"\x80\xff", "日本".encode()])
+@pytest.mark.parametrize("scheme", [Scheme.TDES, Scheme.AES])
+def test_a_passphrase_beyond_ascii_is_tried_in_both_encodings(passphrase: bytes, scheme: Scheme) -> None:
+    for used in (passphrase, widened(passphrase)):
+        file = write_key_file(DSA_KEY, used, counted, scheme)
+        assert read_key_file(file, passphrase) == DSA_KEY
+    assert "passphrase" in refused(read_key_file, write_key_file(DSA_KEY, b"other", counted, scheme), passphrase)
+
+
+@pytest.mark.parametrize("bits", [128, 192, 256])
+def test_all_lengths_of_aes_keys_are_read(bits: int) -> None:
+    assert read_key_file(strong_file(Scheme.AES, 2, bits), PASSPHRASE) == DSA_KEY
+
+
+def test_parameters_of_a_file_within_their_bounds() -> None:
+    assert read_key_file(strong_file(Scheme.AES, MAX_ITERATIONS, 128), PASSPHRASE) == DSA_KEY
+    assert read_key_file(strong_file(Scheme.AES, 1, 128), PASSPHRASE) == DSA_KEY
+    for iterations in (MAX_ITERATIONS + 1, 2**31 - 1):
+        file = strong_file(Scheme.AES, 1, 128).replace(
+            b"\0\0\0\1\0\0\0\x80", iterations.to_bytes(4, "big") + b"\0\0\0\x80"
+        )
+        assert "iterations" in refused(read_key_file, file, PASSPHRASE)
+    for bits in (0, 8, MIN_BITS - 8, 129, MAX_BITS + 8):
+        assert "bits" in refused(read_key_file, strong_file(Scheme.AES, 1, bits), PASSPHRASE)
+    # These may be derived, but no cipher of the scheme takes them.
+    assert "do not fit" in refused(read_key_file, strong_file(Scheme.AES, 1, MAX_BITS), PASSPHRASE)
+    assert "do not fit" in refused(read_key_file, strong_file(Scheme.TDES, 1, 128), PASSPHRASE)
+    assert "passphrase" in refused(read_key_file, strong_file(Scheme.AES, 1, 128, iv=8), PASSPHRASE)
+
+
+def test_a_decrypted_file_without_a_key_counts_as_a_wrong_passphrase() -> None:
+    for passphrase in (PASSPHRASE, b"p\xe4ss"):
+        assert "passphrase" in refused(read_key_file, protect(b"no key", passphrase, counted), passphrase)
+    assert "passphrase" not in refused(read_key_file, protect(b"no key", None, counted), PASSPHRASE)
+
+
+def test_public_and_private_files_are_told_apart() -> None:
+    for private, public in KEY_FILES.items():
+        assert is_private_key_file(key_file(private))
+        assert not is_private_key_file(key_file(public))
+        assert "public" in refused(read_key_file, key_file(public), None)
+    for scheme in (5, 9, -1):
+        file = scheme.to_bytes(4, "big", signed=True)
+        assert is_private_key_file(file)
+        assert "not known" in refused(read_key_file, file, None)
+    assert not is_private_key_file(b"\0\0\0\x0a")
+
+
+def test_the_longest_file() -> None:
+    longest = b"\0\0\0\1" + bytes(MAX_FILE - 4)
+    assert unprotect(longest, None) == bytes(MAX_FILE - 4)
+    assert "octets" in refused(unprotect, longest + b"\0", None)
+
+
+@given(st.binary(max_size=100), st.none() | st.binary(max_size=10))
+def test_arbitrary_octets_are_no_key_file(octets: bytes, passphrase: bytes | None) -> None:
+    for front in (b"", b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3", b"\0\0\0\4"):
+        with pytest.raises(InvalidData):
+            read_key_file(front + octets, passphrase)
+
+
+# PBKDF2
+
+
+def test_limits_of_derivation() -> None:
+    assert len(derive(b"", b"", 1, MIN_BITS)) == MIN_BITS // 8
+    assert len(derive(b"", b"", MAX_ITERATIONS, MAX_BITS)) == MAX_BITS // 8
+    for iterations in (0, -1, MAX_ITERATIONS + 1):
+        assert "iterations" in refused(derive, b"", b"", iterations, MIN_BITS)
+    for bits in (0, -8, MIN_BITS - 8, MIN_BITS + 1, MAX_BITS + 8):
+        assert "bits" in refused(derive, b"", b"", 1, bits)
+
+
+def test_widening() -> None:
+    assert widened(bytes.fromhex("80ff6100")) == bytes.fromhex("c280c3bf6100")
+    assert widened(b"ascii") == b"ascii"
+
+
+# Block ciphers
+
+
+@given(st.sampled_from(BlockCipher), st.binary(max_size=70), st.booleans())
+def test_blocks_round_trip(cipher: BlockCipher, plaintext: bytes, chained: bool) -> None:
+    key = counted({BlockCipher.DES: 8, BlockCipher.TDES: 24, BlockCipher.AES: 16}[cipher])
+    iv = counted(cipher.block) if chained else None
+    ciphertext = encrypt_blocks(cipher, key, iv, plaintext)
+    assert len(ciphertext) % cipher.block == 0
+    assert len(ciphertext) > len(plaintext)
+    assert decrypt_blocks(cipher, key, iv, ciphertext) == plaintext
+
+
+def test_misuse_of_blocks() -> None:
+    with pytest.raises(RecordMisuse):
+        encrypt_blocks(BlockCipher.AES, bytes(15), None, b"")
+    with pytest.raises(RecordMisuse):
+        encrypt_blocks(BlockCipher.AES, bytes(16), bytes(8), b"")
+
+
+def test_a_wrong_ciphertext_is_refused_in_the_same_words() -> None:
+    good = encrypt_blocks(BlockCipher.AES, bytes(16), bytes(16), b"text")
+    wrong = [(bytes(16), b""), (bytes(16), good[:-1]), (bytes(8), good), (bytes(16), bytes(16))]
+    assert len({refused(decrypt_blocks, BlockCipher.AES, bytes(16), iv, octets) for iv, octets in wrong}) == 1
+
+
+# Secret keys
+
+
+def test_secret_of_the_vectors() -> None:
+    key = SecretKey.from_bytes(SECRET)
+    assert key.to_bytes() == SECRET
+    assert key.to_text().encode() == SECRET
+
+
+def test_hashed_secret_of_the_descriptions_vectors() -> None:
+    assert SecretKey(b"secret").hashed().to_bytes().hex() == section21.HASHED_SECRET
+
+
+@given(st.binary(max_size=40))
+def test_secrets_round_trip(secret: bytes) -> None:
+    key = SecretKey(secret)
+    assert SecretKey.from_bytes(key.to_bytes()) == key
+    assert SecretKey.from_json(key.to_json()) == key
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_passwords_round_trip(password: str) -> None:
+    assert SecretKey.from_text(password).to_text() == password
+
+
+def test_secrets_that_are_no_text() -> None:
+    with pytest.raises(RecordMisuse):
+        SecretKey(b"\xff").to_text()
+    refused(SecretKey.from_text, "\ud800")
+    refused(SecretKey.from_json, 5)

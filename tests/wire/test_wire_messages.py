@@ -1,0 +1,525 @@
+"""Envelope, header, credential, bodies and whole messages: both directions, limits, and whatever a stranger sends."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.binary import Reader, Writer
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.times import from_wire, to_wire
+from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
+from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.digest import DigestAlgorithm, RequestDigest, algorithm_for
+from perseid.wire.envelope import MAX_MESSAGE, Envelope
+from perseid.wire.errors import LocalProtocolError
+from perseid.wire.header import Header
+from perseid.wire.message import Credential, Message
+from perseid.wire.requests import (
+    REQUESTS,
+    DumpHandles,
+    Receiver,
+    Resolve,
+    RetrieveTransactions,
+    Values,
+    VerifyChallenge,
+    write_request,
+)
+from perseid.wire.responses import (
+    MAX_NAME,
+    Challenge,
+    Created,
+    Empty,
+    Failure,
+    Names,
+    Opaque,
+    Referral,
+    Resolved,
+    ResponseBody,
+    SessionReady,
+    Verified,
+    challenge_body,
+    read_response,
+    write_response,
+)
+from tests.wire import strategies
+from tests.wire.strategies import EXAMPLES, FEW_EXAMPLES, INSTANTS
+
+NOWS = pytest.mark.parametrize("now", INSTANTS, ids=["2026", "2039", "2056"])
+NOW = INSTANTS[0]
+
+
+NO_FLAGS = OpFlag(0)
+
+
+def response(
+    opcode: OpCode, code: ResponseCode, body: bytes, flags: OpFlag = NO_FLAGS, version: Version = CURRENT
+) -> Message:
+    return Message.build(Envelope(version), Header(opcode, code, flags), body)
+
+
+# Envelope
+
+
+@EXAMPLES
+@given(strategies.envelopes())
+def test_an_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
+    octets = envelope.to_bytes()
+    assert len(octets) == 20
+    assert Envelope.from_bytes(octets) == envelope
+    assert Envelope.from_bytes(octets + b"more") == envelope
+
+
+@EXAMPLES
+@given(st.binary(min_size=20, max_size=20))
+def test_an_envelope_that_suggests_a_version_and_leaves_the_unused_bits_clear_has_one_form(octets: bytes) -> None:
+    envelope = Envelope.from_bytes(octets)
+    if octets[2] & 0x03 and not octets[2] & 0x1C:
+        assert envelope.to_bytes() == octets
+
+
+@EXAMPLES
+@given(st.binary(max_size=30))
+def test_any_octets_are_an_envelope_or_too_few(octets: bytes) -> None:
+    if len(octets) >= 20:
+        Envelope.from_bytes(octets)
+    else:
+        with pytest.raises(InvalidData, match=f"an envelope has 20 octets, not {len(octets)}"):
+            Envelope.from_bytes(octets)
+
+
+def test_whoever_suggests_nothing_means_the_version_in_use() -> None:
+    octets = bytearray(Envelope(Version(2, 1)).to_bytes())
+    octets[2], octets[3] = 0xE0, 9
+    envelope = Envelope.from_bytes(bytes(octets))
+    assert envelope.suggested == Version(2, 1)
+    assert (envelope.compressed, envelope.encrypted, envelope.truncated) == (True, True, True)
+
+
+def test_the_unused_bits_of_the_flags_are_no_part_of_the_suggested_version() -> None:
+    octets = bytearray(Envelope(Version(2, 3)).to_bytes())
+    octets[2] |= 0x1C
+    assert Envelope.from_bytes(bytes(octets)) == Envelope(Version(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("length", "valid"), [(-1, False), (0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False), (-(1 << 31), False)]
+)
+def test_a_message_has_at_most_262144_octets_by_its_envelope(length: int, valid: bool) -> None:
+    assert MAX_MESSAGE == 262_144
+    assert Envelope(length=length).has_valid_length is valid
+
+
+# Header
+
+
+@NOWS
+@EXAMPLES
+@given(data=st.data())
+def test_a_header_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+    version = data.draw(strategies.VERSIONS)
+    header = data.draw(strategies.headers(now, version))
+    octets = header.to_bytes(version, 77)
+    assert len(octets) == 24
+    assert Header.from_bytes(octets + b"body", version, now) == (header, 77)
+
+
+@NOWS
+@EXAMPLES
+@given(octets=st.binary(max_size=30))
+def test_any_octets_are_a_header_or_too_few_and_a_header_has_one_form(now: int, octets: bytes) -> None:
+    if len(octets) < 24:
+        with pytest.raises(InvalidData, match="a header has 24 octets"):
+            Header.from_bytes(octets, CURRENT, now)
+    else:
+        header, length = Header.from_bytes(octets, CURRENT, now)
+        assert header.to_bytes(CURRENT, length) == octets[:24]
+        assert header.is_request is (header.response_code == 0)
+
+
+@NOWS
+@EXAMPLES
+@given(bits=st.integers(0, 0xFFFF_FFFF))
+def test_a_time_on_the_wire_is_the_instant_nearest_to_now(now: int, bits: int) -> None:
+    instant = from_wire(bits, now)
+    assert to_wire(instant) == bits
+    assert instant == 0 if bits == 0 else abs(instant - now) <= 1 << 31
+
+
+# Credential
+
+
+@EXAMPLES
+@given(strategies.CREDENTIALS)
+def test_a_credential_is_read_as_it_was_written(credential: Credential) -> None:
+    assert Credential.from_bytes(credential.to_bytes()) == credential
+
+
+@EXAMPLES
+@given(st.binary(max_size=60) | strategies.CREDENTIALS.map(Credential.to_bytes))
+def test_any_octets_are_a_credential_or_refused_and_a_credential_has_one_form(octets: bytes) -> None:
+    try:
+        credential = Credential.from_bytes(octets)
+    except InvalidData:
+        return
+    assert credential.to_bytes() == octets
+
+
+def test_a_credential_with_octets_too_many_is_refused_outside_and_inside_its_signed_part() -> None:
+    credential = Credential("HS_MAC", b"SHA1", b"mac")
+    with pytest.raises(InvalidData, match="1 octets too many"):
+        Credential.from_bytes(credential.to_bytes() + b"\0")
+    head = Writer().u8(0).u8(0).i16(0).bytes_(b"").i32(0).text("HS_MAC")
+    signed = Writer().bytes_(b"SHA1").bytes_(b"mac").u8(0).done()
+    with pytest.raises(InvalidData, match="1 octets too many"):
+        Credential.from_bytes(head.bytes_(signed).done())
+
+
+# Messages
+
+
+@NOWS
+@EXAMPLES
+@given(data=st.data())
+def test_a_message_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+    message = data.draw(strategies.messages(now))
+    octets = message.to_bytes()
+    envelope = Envelope.from_bytes(octets)
+    assert envelope.length == len(octets) - 20
+    again = Message.from_bytes(envelope, octets[20:], now)
+    assert again == message
+    assert again.body == message.body
+    assert again.to_bytes() == octets
+
+
+@NOWS
+@EXAMPLES
+@given(payload=st.binary(max_size=100) | st.binary(max_size=60).map(lambda rest: bytes(23) + b"\x08" + rest))
+def test_any_payload_is_a_message_or_refused_and_what_was_accepted_is_kept_to_the_octet(
+    now: int, payload: bytes
+) -> None:
+    try:
+        message = Message.from_bytes(Envelope(length=len(payload)), payload, now)
+    except InvalidData:
+        return
+    assert payload.startswith(message.octets)
+    written = message.payload()
+    # Two forms are accepted that we do not write: no credential at all, and octets behind it.
+    assert payload.startswith(written) or message.octets == payload
+
+
+def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
+    message = Message.build(Envelope(), Header(OpCode.RESOLUTION), b"body")
+    payload = message.payload()
+    assert payload.endswith(b"body\0\0\0\0")
+    assert Message.from_bytes(message.envelope, payload[:-4], NOW).credential is None
+
+
+@pytest.mark.parametrize("length", [-1, 5, 0x7FFF_FFFF])
+def test_a_body_longer_than_the_message_is_refused(length: int) -> None:
+    payload = Header(OpCode.RESOLUTION).to_bytes(CURRENT, length) + b"body"
+    with pytest.raises(InvalidData, match=f"the body has {length} octets"):
+        Message.from_bytes(Envelope(), payload, NOW)
+
+
+def test_a_message_may_have_262144_octets_and_not_one_more_nor_may_its_signature_bring_it_there() -> None:
+    header = Header(OpCode.RESOLUTION)
+    room = MAX_MESSAGE - 24 - 4
+    assert Message.build(Envelope(), header, bytes(room)).envelope.length == MAX_MESSAGE
+    with pytest.raises(LocalProtocolError, match="262,145 octets"):
+        Message.build(Envelope(), header, bytes(room + 1))
+    credential = Credential("HS_MAC", b"SHA1", bytes(20))
+    size = len(credential.to_bytes())
+    message = Message.build(Envelope(), header, bytes(room - size))
+    assert message.with_credential(credential).envelope.length == MAX_MESSAGE
+    message = Message.build(Envelope(), header, bytes(room - size + 1))
+    with pytest.raises(LocalProtocolError, match="262,145 octets"):
+        message.with_credential(credential)
+
+
+def test_what_a_message_says_is_not_shown_with_it() -> None:
+    message = Message.build(Envelope(), Header(OpCode.RESOLUTION), b"passphrase", Credential("T", b"A", b"passphrase"))
+    assert "passphrase" not in repr(message)
+
+
+# Bodies of requests
+
+
+@NOWS
+@pytest.mark.parametrize("opcode", REQUESTS)
+@FEW_EXAMPLES
+@given(data=st.data())
+def test_every_request_body_is_read_as_it_was_written(opcode: OpCode, now: int, data: st.DataObject) -> None:
+    version = data.draw(strategies.VERSIONS)
+    body = data.draw(strategies.requests(now, version)[opcode])
+    octets = write_request(body, version)
+    assert REQUESTS[opcode](Reader(octets), version, now) == body
+
+
+@pytest.mark.parametrize("opcode", REQUESTS)
+@EXAMPLES
+@given(octets=st.binary(max_size=120), version=strategies.VERSIONS, now=st.sampled_from(INSTANTS))
+def test_any_octets_are_a_request_body_or_refused_and_what_was_accepted_is_written_the_same(
+    opcode: OpCode, octets: bytes, version: Version, now: int
+) -> None:
+    reader = Reader(octets)
+    try:
+        body = REQUESTS[opcode](reader, version, now)
+    except InvalidData:
+        return
+    written = write_request(body, version)
+    if opcode == OpCode.SESSION_SETUP:
+        assert written == octets[: reader.offset] + b"\0\0"
+    elif not isinstance(body, VerifyChallenge):  # which has two forms of digest, of which one is written
+        assert written == octets[: reader.offset]
+
+
+def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
+    body = Resolve(b"12345/abc", (1, 2), ("URL",))
+    expected = "0000000931323334352f616263000000020000000100000002000000010000000355524c"
+    assert write_request(body, CURRENT).hex() == expected
+
+
+@pytest.mark.parametrize(("code", "length"), [(1, 16), (2, 20), (3, 32)])
+def test_a_bare_digest_behind_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
+    writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).octets(bytes(range(length))).bytes_(b"answer")
+    body = REQUESTS[OpCode.VERIFY_CHALLENGE](Reader(writer.done()), CURRENT, NOW)
+    assert body == VerifyChallenge(b"1/A", 300, b"nonce", bytes(range(length)), b"answer")
+
+
+def test_the_discriminator_of_a_transaction_request_came_with_2_9() -> None:
+    body = RetrieveTransactions(Receiver(2, 1, 0), 5, 6)
+    with_it = write_request(body, Version(2, 9))
+    assert with_it == b"\0" + write_request(body, Version(2, 8))
+    state = RetrieveTransactions(Receiver(2, 1, 0), state='{"ownName":"2:0.NA/X"}')
+    assert write_request(state, Version(2, 9))[0] == 1
+    assert RetrieveTransactions.read(Reader(write_request(state, Version(2, 9))), Version(2, 9), NOW) == state
+    with pytest.raises(InvalidData, match="of kind 2 is not known"):
+        RetrieveTransactions.read(Reader(b"\2" + with_it[1:]), Version(2, 9), NOW)
+
+
+def test_a_dump_begins_anywhere_if_the_body_goes_on() -> None:
+    whole = DumpHandles(Receiver(2, 1, 0))
+    assert len(write_request(whole, CURRENT)) == 9
+    resumed = DumpHandles(Receiver(2, 1, 0), b"1/A", 2)
+    assert write_request(resumed, CURRENT).hex() == "02000000010000000000000003312f4100000002"
+
+
+# Bodies of responses
+
+
+@NOWS
+@pytest.mark.parametrize("opcode", strategies.successes(NOW))
+@FEW_EXAMPLES
+@given(data=st.data())
+def test_the_body_of_every_success_is_read_as_it_was_written_with_the_digest_and_without(
+    opcode: OpCode, now: int, data: st.DataObject
+) -> None:
+    body = data.draw(strategies.successes(now)[opcode])
+    digest = data.draw(st.none() | strategies.DIGESTS)
+    flags = OpFlag.REQUEST_DIGEST if digest else NO_FLAGS
+    version = data.draw(strategies.VERSIONS)
+    message = response(opcode, ResponseCode.SUCCESS, write_response(body, digest), flags, version)
+    assert read_response(message, now) == (digest, body)
+
+
+@NOWS
+@EXAMPLES
+@given(data=st.data())
+def test_the_body_of_every_failure_is_read_as_it_was_written_with_the_digest_and_without(
+    now: int, data: st.DataObject
+) -> None:
+    version = data.draw(strategies.VERSIONS)
+    code, body = data.draw(strategies.failures(now, version))
+    digest = data.draw(st.none() | strategies.DIGESTS)
+    flags = OpFlag.REQUEST_DIGEST if digest else NO_FLAGS
+    message = response(data.draw(strategies.OPCODES), code, write_response(body, digest), flags, version)
+    assert read_response(message, now) == (digest, body)
+
+
+@EXAMPLES
+@given(
+    opcode=strategies.OPCODES,
+    code=st.sampled_from(list(ResponseCode)) | strategies.I32.map(ResponseCode),
+    octets=st.binary(max_size=120),
+    flags=st.sampled_from([OpFlag(0), OpFlag.REQUEST_DIGEST]),
+    now=st.sampled_from(INSTANTS),
+)
+def test_any_octets_are_a_response_body_or_refused(
+    opcode: OpCode, code: ResponseCode, octets: bytes, flags: OpFlag, now: int
+) -> None:
+    message = response(opcode, code, octets, flags)
+    try:
+        digest, body = read_response(message, now)
+    except InvalidData:
+        return
+    written = write_response(body, digest if flags else None)
+    if isinstance(body, SessionReady):
+        written = written[:-2]
+    old_form = flags and octets[:1] == b"\0"  # a digest as an octet string, which we never write
+    assert octets.startswith(written) or old_form
+
+
+@pytest.mark.parametrize("opcode", [OpCode(9999), OpCode.RESERVED])
+def test_the_success_of_an_unknown_operation_is_kept_as_it_came(opcode: OpCode) -> None:
+    _, body = read_response(response(opcode, ResponseCode.SUCCESS, b"new"), NOW)
+    assert body == Opaque(b"new")
+    assert write_response(body, None) == b"new"
+
+
+def test_an_unknown_response_code_is_an_error_with_a_text() -> None:
+    _, body = read_response(response(OpCode.RESOLUTION, ResponseCode(999), write_response(Failure.of("x"), None)), NOW)
+    assert body == Failure(b"x")
+
+
+@pytest.mark.parametrize("text", [None, b"", b"caf\xc3\xa9", b"\xff"])
+def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None) -> None:
+    octets = write_response(Failure(text), None)
+    _, body = read_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, octets), NOW)
+    assert isinstance(body, Failure)
+    assert body.text == text
+    assert body.sentence == (text or b"").decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(("octet", "valid"), [(0, False), (1, True), (2, False), (0xFF, True)])
+def test_only_the_lowest_bit_says_whether_an_answer_was_verified(octet: int, valid: bool) -> None:
+    assert Verified(octet).is_valid is valid
+
+
+def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_before_it() -> None:
+    request = b"request"
+    for version, algorithm in [(Version(2, 0), DigestAlgorithm.MD5), (Version(2, 1), DigestAlgorithm.SHA1)]:
+        digest = RequestDigest.of(request, version)
+        octets = challenge_body(b"n" * 16, digest, version)
+        flags = OpFlag.REQUEST_DIGEST if version.at_least(1) else OpFlag(0)
+        message = response(OpCode.DELETE_HANDLE, ResponseCode.AUTHENTICATION_NEEDED, octets, flags, version)
+        found, body = read_response(message, NOW)
+        assert found == digest
+        assert found.algorithm is algorithm
+        assert isinstance(body, Challenge)
+        assert body.nonce == b"n" * 16
+        assert found.matches(request)
+        assert not found.matches(b"another")
+
+
+@pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\7more"])
+def test_octets_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
+    digest = RequestDigest.of(b"request", CURRENT)
+    octets = challenge_body(b"n" * 16, digest, CURRENT) + trailing
+    code = ResponseCode.AUTHENTICATION_NEEDED
+    message = response(OpCode.DELETE_HANDLE, code, octets, OpFlag.REQUEST_DIGEST)
+    assert read_response(message, NOW) == (digest, Challenge(b"n" * 16))
+
+
+@pytest.mark.parametrize(
+    ("version", "algorithm"),
+    [("2.0", 1), ("5.0", 1), ("2.1", 2), ("2.6", 2), ("2.7", 3), ("2.11", 3), ("3.0", 3)],
+)
+def test_the_digest_follows_the_version_of_the_response(version: str, algorithm: int) -> None:
+    assert algorithm_for(Version.parse(version)) == algorithm
+
+
+def test_the_old_form_of_a_digest_is_understood_and_an_unknown_algorithm_refused() -> None:
+    old = Writer().bytes_(b"d" * 16).done()
+    assert RequestDigest.read(Reader(old)) == RequestDigest(DigestAlgorithm.MD5, b"d" * 16)
+    with pytest.raises(InvalidData, match="algorithm 4 is not known"):
+        RequestDigest.read(Reader(b"\4" + bytes(40)))
+    with pytest.raises(InvalidData):
+        RequestDigest.read(Reader(Writer().bytes_(b"d" * 17).done()))
+
+
+def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_without_values() -> None:
+    assert read_response(response(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b""), NOW) == (None, Created(None))
+    assert write_response(Created(None), None) == b""
+    octets = write_response(Referral(b"0.NA/1"), None)
+    code = ResponseCode.SERVICE_REFERRAL
+    assert read_response(response(OpCode.RESOLUTION, code, octets), NOW) == (None, Referral(b"0.NA/1", None))
+
+
+def test_octets_behind_an_empty_success_are_ignored() -> None:
+    assert read_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
+
+
+@pytest.mark.parametrize(
+    ("opcode", "code", "make"),
+    [
+        (OpCode.RESOLUTION, ResponseCode.SUCCESS, lambda name: Resolved(name, ())),
+        (OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, Created),
+        (OpCode.LIST_HANDLES, ResponseCode.SUCCESS, lambda name: Names((b"", name))),
+        (OpCode.RESOLUTION, ResponseCode.SERVICE_REFERRAL, Referral),
+    ],
+)
+def test_a_name_in_a_response_has_at_most_2048_octets(
+    opcode: OpCode, code: ResponseCode, make: Callable[[bytes], ResponseBody]
+) -> None:
+    assert MAX_NAME == 2048
+    longest = make(b"n" * MAX_NAME)
+    assert read_response(response(opcode, code, write_response(longest, None)), NOW) == (None, longest)
+    with pytest.raises(InvalidData, match="not between 0 and 2048"):
+        read_response(response(opcode, code, write_response(make(b"n" * (MAX_NAME + 1)), None)), NOW)
+
+
+# Values
+
+
+@NOWS
+@EXAMPLES
+@given(data=st.data())
+def test_a_value_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+    value = data.draw(strategies.values(now))
+    assert Value.from_bytes(value.to_bytes(), now) == value
+
+
+@NOWS
+@EXAMPLES
+@given(octets=st.binary(max_size=60) | st.binary(min_size=14, max_size=14).map(lambda head: head + bytes(12)))
+def test_any_octets_are_a_value_or_refused_and_a_value_has_one_form(now: int, octets: bytes) -> None:
+    try:
+        value = Value.from_bytes(octets, now)
+    except InvalidData:
+        return
+    assert value.to_bytes() == octets
+
+
+def test_the_values_of_the_reference_are_written_as_it_says() -> None:
+    value = Value(1, "URL", b"http://example.com/", timestamp=1_500_000_000)
+    begin = "0000000159682f0000000151800e0000000355524c00000013687474703a2f2f6578616d706c652e636f6d2f"
+    assert value.to_bytes().hex() == begin + "00000000"
+    with_reference = Value(1, "URL", b"http://example.com/", timestamp=1_500_000_000, references=(ValueRef(7, "1/2"),))
+    assert with_reference.to_bytes().hex() == begin + "0000000100000003312f3200000007"
+
+
+def test_2048_values_are_accepted_in_one_message_and_not_one_more() -> None:
+    assert MAX_VALUES == 2048
+
+    def written(count: int) -> bytes:
+        writer = Writer()
+        write_values(writer, tuple(Value(index, "", b"") for index in range(count)))
+        return writer.done()
+
+    assert len(read_values(Reader(written(MAX_VALUES)), NOW)) == MAX_VALUES
+    with pytest.raises(InvalidData, match="not between 0 and 2048"):
+        read_values(Reader(written(MAX_VALUES + 1)), NOW)
+    request = Writer().bytes_(b"1/2").octets(written(MAX_VALUES + 1)).done()
+    with pytest.raises(InvalidData):
+        Values.read(Reader(request), CURRENT, NOW)
+
+
+def test_an_absolute_ttl_is_an_instant_and_a_relative_one_may_be_negative() -> None:
+    for now in INSTANTS:
+        absolute = Value(1, "URL", b"", ttl=now + 1000, ttl_type=TtlType.ABSOLUTE)
+        assert Value.from_bytes(absolute.to_bytes(), now) == absolute
+        relative = Value(1, "URL", b"", ttl=-5)
+        assert Value.from_bytes(relative.to_bytes(), now) == relative
+    with pytest.raises(RecordMisuse):
+        Value(1, "URL", b"", ttl=1 << 31).to_bytes()
+
+
+def test_the_data_of_a_private_value_or_of_a_secret_key_is_not_shown() -> None:
+    private = Value(1, "NOTE", b"passphrase", permissions=Permission.ADMIN_READ)
+    secret = Value(2, "hs_seckey.x", b"passphrase")
+    public = Value(3, "URL", b"shown")
+    assert "passphrase" not in repr((private, secret))
+    assert "<10 octets>" in repr(private)
+    assert "shown" in repr(public)

@@ -1,0 +1,63 @@
+"""Which server of a site holds a handle: every recorded hash, and the corner that never occurs."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.wire.errors import LocalProtocolError
+from perseid.wire.partition import HashOption, partition_hash, server_for
+from tests.wire import section21
+from tests.wire.key_material import codec_vectors
+
+VECTOR_FILES = ("codec-hash.json",)
+VECTORS = [vector for file in VECTOR_FILES for vector in codec_vectors(file)]
+OPTIONS = {"by_prefix": HashOption.PREFIX, "by_suffix": HashOption.SUFFIX, "by_all": HashOption.WHOLE}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_every_vector_of_hashes(vector: dict[str, Any]) -> None:
+    handle = bytes.fromhex(vector["handle_hex"])
+    assert handle == vector["handle"].encode()
+    assert set(vector["result"]) == set(OPTIONS)
+    for name, expected in vector["result"].items():
+        assert partition_hash(handle, OPTIONS[name]) == expected.pop("hash")
+        for servers, position in expected.items():
+            assert server_for(handle, OPTIONS[name], int(servers.removeprefix("servers_"))) == position
+
+
+@pytest.mark.parametrize("handle", section21.HASHES)
+def test_hash_of_the_descriptions_vectors(handle: str) -> None:
+    assert tuple(partition_hash(handle.encode(), option) for option in range(3)) == section21.HASHES[handle]
+
+
+@given(st.binary(max_size=40), st.integers(0, 255), st.integers(1, 40))
+def test_every_handle_has_a_server(handle: bytes, option: int, servers: int) -> None:
+    assert 0 <= server_for(handle, option, servers) < servers
+    assert server_for(handle, option, servers) == server_for(handle.upper(), option, servers)
+
+
+def test_only_ascii_is_folded() -> None:
+    assert partition_hash("12345/É".encode()) != partition_hash("12345/é".encode())
+
+
+def test_an_unknown_option_counts_as_the_usual_one() -> None:
+    assert partition_hash(b"12345/abc", 7) == partition_hash(b"12345/abc", HashOption.WHOLE)
+
+
+def test_the_smallest_number_is_mapped_to_something_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Smallest:
+        def digest(self) -> bytes:
+            return bytes(12) + b"\x80\0\0\0"
+
+    monkeypatch.setattr(hashlib, "md5", lambda *_, **__: Smallest())
+    assert partition_hash(b"any/thing") == 1 << 31
+    assert server_for(b"any/thing", HashOption.WHOLE, 3) == (1 << 31) % 3
+
+
+def test_a_site_has_a_server() -> None:
+    assert server_for(b"any", 0, 1) == 0
+    with pytest.raises(LocalProtocolError):
+        server_for(b"any", 0, 0)

@@ -1,0 +1,261 @@
+"""What a server keeps between messages: sessions, counters, pending challenges. All of it has bounds."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.wire.cipher import Cipher
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.digest import RequestDigest
+from perseid.wire.envelope import MAX_MESSAGE, Envelope
+from perseid.wire.errors import LocalProtocolError
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, NONCE_LENGTH, Pending, PendingTable
+from perseid.wire.sessions import (
+    MAX_SESSIONS,
+    MAX_TIMEOUT,
+    REMEMBERED_COUNTERS,
+    CounterWindow,
+    Session,
+    SessionTable,
+)
+from tests.wire.strategies import EXAMPLES
+from tests.wire.talk import NOW, SEC, Host, Talk, frame_of, read_code
+
+
+def session(number: int, timeout: int = 100) -> Session:
+    return Session(number, bytes(32), Cipher.AES, CURRENT, timeout=timeout)
+
+
+def pending(number: int, since: float = 0.0, size: int = 100) -> Pending:
+    message = Message(Envelope(), Header(OpCode.DELETE_HANDLE), bytes(size))
+    return Pending(number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.octets, CURRENT), since)
+
+
+# Sessions
+
+
+def test_the_session_unused_for_longest_makes_room() -> None:
+    table = SessionTable(limit=3)
+    for number in (1, 2, 3):
+        table.add(session(number), 0.0)
+    assert table.use(1, 1.0) is not None
+    table.add(session(4), 2.0)
+    assert len(table) == 3
+    assert table.use(2, 2.0) is None
+    assert all(table.use(number, 2.0) for number in (1, 3, 4))
+
+
+def test_ten_thousand_sessions_are_kept() -> None:
+    table = SessionTable()
+    for number in range(1, MAX_SESSIONS + 2):
+        table.add(session(number), 0.0)
+    assert len(table) == MAX_SESSIONS == 10_000
+    assert table.use(1, 0.0) is None
+    assert table.use(2, 0.0) is not None
+
+
+@pytest.mark.parametrize(("idle", "lives"), [(100.0, True), (100.1, False)])
+def test_a_session_ends_when_it_was_idle_for_too_long(idle: float, lives: bool) -> None:
+    table = SessionTable()
+    table.add(session(1), 10.0)
+    assert (table.use(1, 10.0 + idle) is not None) is lives
+    assert len(table) == lives
+
+
+def test_dead_sessions_are_purged_and_counted() -> None:
+    table = SessionTable()
+    for number in range(1, 6):
+        table.add(session(number, timeout=number * 10), 0.0)
+    assert table.purge(25.0) == 2
+    assert len(table) == 3
+    assert table.purge(25.0) == 0
+    assert table.purge(1000.0) == 3
+
+
+def test_an_ended_session_is_gone_and_ending_it_twice_does_no_harm() -> None:
+    table, one = SessionTable(), session(1)
+    table.add(one, 0.0)
+    table.end(one)
+    table.end(one)
+    assert table.use(1, 0.0) is None
+
+
+def test_a_server_keeps_no_more_sessions_than_its_table_holds() -> None:
+    conversation = Talk()
+    conversation.host.server.sessions = SessionTable(limit=2)
+    first, second, third = (conversation.begin_session() for _ in range(3))
+    assert conversation.ask(conversation.resolve(session=first), first).code is ResponseCode.SESSION_TIMEOUT
+    for other in (second, third):
+        assert conversation.ask(conversation.resolve(session=other), other).code is ResponseCode.SUCCESS
+
+
+def test_a_day_is_the_longest_life() -> None:
+    assert MAX_TIMEOUT == 86_400
+
+
+def test_sealing_a_message_that_becomes_too_long_is_refused() -> None:
+    one = session(1)
+    room = MAX_MESSAGE - 24 - 4
+    for size, fits in [(room - 17, True), (room - 16, False)]:
+        message = Message.build(Envelope(session_id=1), Header(OpCode.RESOLUTION), bytes(size))
+        if fits:
+            envelope, payload = one.seal(message, random.Random(0).randbytes)
+            assert envelope.length == len(payload) == MAX_MESSAGE
+            assert one.open(payload) == message.payload()
+        else:
+            with pytest.raises(LocalProtocolError, match="262,160 octets"):
+                one.seal(message, random.Random(0).randbytes)
+
+
+# Counters
+
+
+def test_a_counter_is_accepted_once_and_zero_always() -> None:
+    window = CounterWindow()
+    for counter in (0, 0, 5, 3, 4):
+        assert window.is_fresh(counter)
+        window.record(counter)
+    for counter in (3, 4, 5):
+        assert not window.is_fresh(counter)
+    assert window.is_fresh(1)
+
+
+def test_the_last_two_hundred_counters_are_remembered() -> None:
+    assert REMEMBERED_COUNTERS == 200
+    window = CounterWindow()
+    for counter in range(2, REMEMBERED_COUNTERS + 2):
+        window.record(counter)
+    assert not window.is_fresh(1), "older than all that are remembered"
+    window.record(300)
+    assert not window.is_fresh(2)
+    assert window.is_fresh(250)
+    assert len(window._seen) == REMEMBERED_COUNTERS
+
+
+@EXAMPLES
+@given(st.lists(st.integers(1, 500), max_size=400))
+def test_no_counter_is_ever_accepted_twice_and_memory_is_bounded(counters: list[int]) -> None:
+    window, accepted = CounterWindow(), []
+    for counter in counters:
+        if window.is_fresh(counter):
+            window.record(counter)
+            accepted.append(counter)
+        assert len(window._seen) <= REMEMBERED_COUNTERS
+    assert len(accepted) == len(set(accepted))
+
+
+@EXAMPLES
+@given(st.integers(1, 150), st.randoms(use_true_random=False))
+def test_counters_out_of_order_by_less_than_two_hundred_are_all_accepted(count: int, order: random.Random) -> None:
+    counters = list(range(1, count + 1))
+    order.shuffle(counters)
+    window = CounterWindow()
+    for counter in counters:
+        assert window.is_fresh(counter)
+        window.record(counter)
+
+
+# Challenges
+
+
+def test_the_oldest_challenge_makes_room() -> None:
+    table = PendingTable(60.0, limit=2)
+    for number in (1, 2, 3):
+        table.add(pending(number))
+    assert len(table) == 2
+    assert table.find(1, 0.0) is None
+    assert table.find(2, 0.0) is not None
+
+
+def test_the_requests_that_wait_have_a_size_in_all() -> None:
+    table = PendingTable(60.0, octets=1000)
+    for number in range(1, 11):
+        table.add(pending(number))
+    assert len(table) == 10
+    table.add(pending(11, size=250))
+    assert len(table) == 8
+    assert table.find(3, 0.0) is None
+    assert table.find(4, 0.0) is not None
+
+
+def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
+    assert (MAX_CHALLENGES, MAX_OCTETS) == (10_000, 64 << 20)
+    table = PendingTable(60.0)
+    for number in range(1, MAX_CHALLENGES + 2):
+        table.add(pending(number, size=10))
+    assert len(table) == MAX_CHALLENGES
+    large = PendingTable(60.0)
+    shared = pending(1, size=MAX_MESSAGE)
+    for number in range(1, 258):
+        large.add(Pending(number, shared.request, shared.nonce, shared.digest, 0.0))
+    assert len(large) == 256
+
+
+def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
+    table = PendingTable(60.0, octets=1000)
+    first, second = pending(1, size=900), pending(1, size=950)
+    table.add(first)
+    table.add(second)
+    assert table.find(1, 0.0) is second
+    table.settle(first, 9, (bytes(500),))
+    assert first.answered_by is None, "what is gone is not settled"
+    assert len(table) == 1
+
+
+def test_what_an_answer_got_counts_too() -> None:
+    table = PendingTable(60.0, octets=1000)
+    first, second = pending(1, size=400), pending(2, size=400)
+    table.add(first)
+    table.add(second)
+    table.settle(second, 9, (bytes(150),))
+    assert len(table) == 2
+    table.settle(second, 9, (bytes(300),))
+    assert len(table) == 1
+    assert table.find(2, 0.0) is second
+    assert (second.answered_by, second.size) == (9, 700)
+
+
+@pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-0.1, False)])
+def test_a_challenge_lives_its_time_and_does_not_survive_a_clock_that_goes_back(age: float, lives: bool) -> None:
+    table = PendingTable(60.0)
+    table.add(pending(1, since=100.0))
+    assert (table.find(1, 100.0 + age) is not None) is lives
+    assert len(table) == lives
+
+
+def test_a_server_keeps_no_more_challenges_than_its_table_holds() -> None:
+    conversation = Talk(Host())
+    conversation.host.server.challenges = PendingTable(60.0, limit=2)
+    requests = [conversation.create(b"1/%d" % number) for number in range(3)]
+    challenges = [conversation.ask(request) for request in requests]
+    codes = []
+    for challenge, request in zip(challenges, requests, strict=True):
+        answer = conversation.client.answer_challenge(challenge, request, SEC, b"wrong", NOW)
+        codes.append(read_code(conversation.host.receive(frame_of(answer), NOW)))
+    failed = ResponseCode.AUTHENTICATION_FAILED
+    assert codes == [ResponseCode.SESSION_TIMEOUT, failed, failed]
+
+
+def test_ids_of_sessions_and_challenges_come_from_one_sequence_and_begin_again_after_the_greatest() -> None:
+    conversation = Talk()
+    server = conversation.host.server
+    one = conversation.begin_session()
+    challenge = conversation.ask(conversation.create())
+    assert (one.id, challenge.message.envelope.session_id) == (1, 2)
+    server._last_id = 0x7FFF_FFFF
+    assert conversation.begin_session().id == 1
+
+
+def test_counting_is_left_out_before_2_5() -> None:
+    old = Session(1, bytes(8), Cipher.DES, Version(2, 4))
+    message = Message.build(
+        Envelope(Version(2, 4), session_id=1), Header(OpCode.DELETE_HANDLE, flags=DEFAULT_FLAGS), b""
+    )
+    protected = old.protect(message)
+    for _ in range(3):
+        old.check(protected)
+    assert OpFlag.CERTIFY not in protected.header.flags
