@@ -206,6 +206,15 @@ def test_a_wrong_answer_does_not_use_the_challenge_up() -> None:
     assert read_code(conversation.host.receive(frame_of(proof), NOW)) is ResponseCode.SUCCESS
 
 
+def test_a_stranger_who_knows_both_ids_does_not_get_what_the_answer_got() -> None:
+    conversation = Talk()
+    request, proof, challenge = answered(conversation)
+    conversation.send(proof)
+    guess = conversation.client.answer_challenge(challenge, request, SEC, b"a guess", NOW)
+    guess = replace(guess, envelope=replace(guess.envelope, request_id=proof.envelope.request_id))
+    assert read_code(conversation.host.receive(frame_of(guess), NOW)) is ResponseCode.AUTHEN_TIMEOUT
+
+
 def test_a_second_different_answer_comes_too_late() -> None:
     conversation = Talk()
     request, proof, challenge = answered(conversation)

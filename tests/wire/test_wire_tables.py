@@ -17,6 +17,7 @@ from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, NONCE_LENGTH, Pendi
 from perseid.wire.sessions import (
     MAX_SESSIONS,
     MAX_TIMEOUT,
+    MAX_UNPROVED,
     REMEMBERED_COUNTERS,
     CounterWindow,
     Session,
@@ -52,10 +53,23 @@ def test_the_session_unused_for_longest_makes_room() -> None:
 def test_ten_thousand_sessions_are_kept() -> None:
     table = SessionTable()
     for number in range(1, MAX_SESSIONS + 2):
-        table.add(session(number), 0.0)
+        table.add(one := session(number), 0.0)
+        table.confirm(one)
     assert len(table) == MAX_SESSIONS == 10_000
     assert table.use(1, 0.0) is None
     assert table.use(2, 0.0) is not None
+
+
+def test_a_flood_of_new_sessions_does_not_touch_those_in_use() -> None:
+    table = SessionTable()
+    table.add(used := session(1), 0.0)
+    table.confirm(used)
+    for number in range(2, MAX_UNPROVED + 3):
+        table.add(session(number), 0.0)
+    assert len(table) == 1 + MAX_UNPROVED == 1_001
+    assert table.use(2, 0.0) is None, "the oldest of the new ones went"
+    assert table.use(3, 0.0) is not None
+    assert table.use(1, 0.0) is used
 
 
 @pytest.mark.parametrize(("idle", "lives"), [(100.0, True), (100.1, False)])
@@ -201,8 +215,8 @@ def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
     table.add(first)
     table.add(second)
     assert table.find(1, 0.0) is second
-    table.settle(first, 9, (bytes(500),))
-    assert first.answered_by is None, "what is gone is not settled"
+    table.settle(first, (bytes(500),))
+    assert first.reply == (), "what is gone is not settled"
     assert len(table) == 1
 
 
@@ -211,12 +225,12 @@ def test_what_an_answer_got_counts_too() -> None:
     first, second = pending(1, size=400), pending(2, size=400)
     table.add(first)
     table.add(second)
-    table.settle(second, 9, (bytes(150),))
+    table.settle(second, (bytes(150),))
     assert len(table) == 2
-    table.settle(second, 9, (bytes(300),))
+    table.settle(second, (bytes(300),))
     assert len(table) == 1
     assert table.find(2, 0.0) is second
-    assert (second.answered_by, second.size) == (9, 700)
+    assert second.size == 700
 
 
 @pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-0.1, False)])

@@ -35,8 +35,8 @@ class Pending:
     """The digest of the request."""
     since: float
     """When the challenge was given."""
-    answered_by: int | None = None
-    """The request id of the answer that used the challenge up."""
+    answered_by: tuple[int, bytes] | None = None
+    """The answer that used the challenge up: its request id and the proof in it, which no stranger knows."""
     reply: tuple[bytes, ...] = field(default=(), repr=False)
     """What that answer got, for the case that it comes again."""
 
@@ -71,11 +71,11 @@ class PendingTable:
         self.purge(now)
         return self._pending.get(challenge_id)
 
-    def settle(self, pending: Pending, request_id: int, reply: tuple[bytes, ...]) -> None:
-        """Note that the challenge was answered, and what the answer got."""
+    def settle(self, pending: Pending, reply: tuple[bytes, ...]) -> None:
+        """Note what the answer that used the challenge up got."""
         if self._pending.get(pending.id) is pending:
             self._octets -= pending.size
-            pending.answered_by, pending.reply = request_id, reply
+            pending.reply = reply
             self._octets += pending.size
             self._make_room()
 

@@ -258,7 +258,7 @@ class Server:
         """
         request, pending = proof.request, proof.pending
         if pending.answered_by is not None:
-            return self._receive_again(request, pending, now)
+            return self._receive_again(request, proof.answer, pending, now)
         identity = replace(proof.identity, key_index=key_index)
         session = request.session
         if session is not None:
@@ -268,7 +268,8 @@ class Server:
                 return self.respond(request, error.code, Failure.of(error.message), now)
             if session.identity is not None and session.identity.is_claimed_by(identity):
                 session.proved = identity
-        pending.answered_by = request.reply_id
+                self.sessions.confirm(session)
+        pending.answered_by = request.reply_id, proof.answer
         return replace(request, identity=identity)
 
     def _challenge(self, request: Request, now: float) -> Reply:
@@ -300,7 +301,7 @@ class Server:
         if pending is None or not isinstance(answer.body, ChallengeAnswer):
             return self.respond(answer, ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
         if pending.answered_by is not None:
-            return self._receive_again(answer, pending, now)
+            return self._receive_again(answer, answer.body.answer, pending, now)
         # A wrong answer leaves the challenge as it was: anybody who guesses its number can send one.
         # The two bits that a reply echoes are those of the message that it answers, which is this one.
         delivered = answer.message.envelope
@@ -312,9 +313,9 @@ class Server:
         identity = Identity(given.handle, given.index)
         return Proof(request, identity, given.auth_type, given.answer, answer.message.version)
 
-    def _receive_again(self, answer: Request, pending: Pending, now: float) -> Reply:
+    def _receive_again(self, answer: Request, proof: bytes, pending: Pending, now: float) -> Reply:
         """Answer the second answer to a challenge: with what the first one got if it is the same, else not at all."""
-        if pending.answered_by == answer.reply_id:
+        if pending.answered_by == (answer.reply_id, proof):
             # Nothing yet while the first is being worked on.
             return Reply(tuple(_frame_of(octets) for octets in pending.reply))
         return self.respond(replace(answer, challenge=None), ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
@@ -431,9 +432,9 @@ class Server:
     def _remember(self, request: Request, reply: Reply) -> None:
         """Keep what a challenge's answer got, so that its repetition executes nothing."""
         pending = request.challenge
-        if pending is not None and pending.answered_by == request.reply_id:
+        if pending is not None and request.identity is not None:
             octets = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
-            self.challenges.settle(pending, request.reply_id, (*pending.reply, *octets))
+            self.challenges.settle(pending, (*pending.reply, *octets))
 
 
 class _EarlyFailure(Exception):

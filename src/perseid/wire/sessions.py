@@ -25,6 +25,10 @@ MAX_SESSIONS: Final = 10_000
 """Sessions at a time; the one unused for longest makes room. Each costs about a kilobyte, and deployed clients
 never end theirs, so the table is normally as full as a day's clients are many."""
 
+MAX_UNPROVED: Final = 1_000
+"""Sessions in which nobody has proved anything yet. Anybody can begin them, so they make room for each other and never
+take the place of those in use."""
+
 MAX_TIMEOUT: Final = 86_400
 """Seconds of idleness after which a session ends at the latest, whatever the client wished."""
 
@@ -136,19 +140,28 @@ class Session:
 class SessionTable:
     """The sessions of a server, least recently used first."""
 
-    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+    def __init__(self, limit: int = MAX_SESSIONS, unproved: int = MAX_UNPROVED) -> None:
         self._limit = limit
+        self._max_unproved = unproved
         self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._unproved: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def add(self, session: Session, now: float) -> None:
-        """Begin a session; the one unused for longest makes room."""
+        """Begin a session; the unproved one unused for longest makes room, and if need be any other."""
         session.used = now
         self._sessions[session.id] = session
+        self._unproved[session.id] = None
+        if len(self._unproved) > self._max_unproved:
+            self._forget(next(iter(self._unproved)))
         while len(self._sessions) > self._limit:
-            self._sessions.popitem(last=False)
+            self._forget(next(iter(self._sessions)))
+
+    def confirm(self, session: Session) -> None:
+        """Note that the client has proved who it is."""
+        self._unproved.pop(session.id, None)
 
     def use(self, session_id: int, now: float) -> Session | None:
         """The session of that id, which this keeps alive; None if there is none or it has timed out."""
@@ -156,15 +169,17 @@ class SessionTable:
         if session is None:
             return None
         if now - session.used > session.timeout:
-            del self._sessions[session_id]
+            self._forget(session_id)
             return None
         session.used = now
         self._sessions.move_to_end(session_id)
+        if session_id in self._unproved:
+            self._unproved.move_to_end(session_id)
         return session
 
     def end(self, session: Session) -> None:
         """Forget a session."""
-        self._sessions.pop(session.id, None)
+        self._forget(session.id)
 
     def purge(self, now: float) -> int:
         """Forget what has timed out, and say how many that were; a server does so about once a minute."""
@@ -172,3 +187,7 @@ class SessionTable:
         for session in dead:
             self.end(session)
         return len(dead)
+
+    def _forget(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+        self._unproved.pop(session_id, None)
