@@ -47,9 +47,15 @@ def _request(flags: OpFlag = DEFAULT_FLAGS) -> bytes:
     return CLIENT.request(OpCode.RESOLUTION, body, NOW, flags=flags, peer_version=CURRENT).to_bytes()
 
 
+def _frames(octets: bytes) -> list[Frame]:
+    reader = FrameReader()
+    reader.feed(octets)
+    return list(reader.frames())
+
+
 def resolve(octets: bytes) -> bytes:
     """What a server does for one resolution, but for looking the record up: octets in, octets out."""
-    (frame,) = FrameReader().feed(octets)
+    (frame,) = _frames(octets)
     return _answer(frame).to_stream()
 
 
@@ -75,7 +81,7 @@ def list_names() -> Reply:
 
 def _listed() -> Request:
     message = CLIENT.request(OpCode.LIST_HANDLES, Name(b"0.NA/20.500.99999"), NOW, peer_version=CURRENT)
-    (frame,) = FrameReader().feed(message.to_bytes())
+    (frame,) = _frames(message.to_bytes())
     received = SERVER.receive(frame, NOW)
     if not isinstance(received, Request):
         raise TypeError("a list request was fed")
@@ -88,7 +94,7 @@ _LISTED = _listed()
 def benches() -> dict[str, Callable[[], object]]:
     """The functions to measure."""
     plain, certified = _request(), _request(DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
-    (answer,) = FrameReader().feed(resolve(plain))
+    (answer,) = _frames(resolve(plain))
     message = CLIENT.request(OpCode.DELETE_HANDLE, Name(b"20.500.99999/name"), NOW, peer_version=CURRENT)
     signed, dsa_signed, maced = sign(message, SERVER_KEY), sign(message, DSA_KEY), add_mac(message, SESSION_KEY, 1)
     secret_answer = answer_with_secret(SECRET, NONCE, DIGEST, CURRENT, CURRENT, SALT)

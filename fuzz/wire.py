@@ -107,6 +107,12 @@ def fuzz_response(data: bytes) -> None:
         _require(octets.startswith(written) or old_digest, "a response's body has one form")
 
 
+def _frames(octets: bytes) -> Iterator[Frame]:
+    reader = FrameReader()
+    reader.feed(octets)
+    return reader.frames()
+
+
 def fuzz_frames(data: bytes) -> None:
     """A stream in pieces; their size is the first octet."""
     size = max(1, data[0]) if data else 1
@@ -115,7 +121,8 @@ def fuzz_frames(data: bytes) -> None:
         for start in range(1, len(data), size):
             piece = data[start : start + size]
             fed += len(piece)
-            for frame in reader.feed(piece):
+            reader.feed(piece)
+            for frame in reader.frames():
                 _require(len(frame.payload) == frame.envelope.length, "a frame is as long as it says")
         _require(len(reader.take_rest()) <= fed, "nothing is kept that did not come")
 
@@ -145,7 +152,7 @@ def fuzz_http(data: bytes) -> None:
             reader.feed(data[start : start + size])
         reader.feed(b"")
     with suppress(RemoteProtocolError):
-        FrameReader().feed(unwrap_http_body(data))
+        list(_frames(unwrap_http_body(data)))
 
 
 class _Endpoint:
@@ -187,7 +194,7 @@ def fuzz_server(data: bytes) -> None:
         return
     endpoint = _Endpoint(proved=bool(data[0] & 4))
     with suppress(RemoteProtocolError):
-        for frame in FrameReader().feed(data[1:]):
+        for frame in _frames(data[1:]):
             for variant in _variants(frame, endpoint.session, data[0] % 4):
                 endpoint.receive(variant)
 
@@ -201,7 +208,7 @@ def fuzz_client(data: bytes) -> None:
     flags = _CERTIFIED if data[0] & 8 else DEFAULT_FLAGS
     request = endpoint.client.request(OpCode.RESOLUTION, Resolve(b"1/2"), NOW, flags=flags, session=session)
     with suppress(RemoteProtocolError):
-        for frame in FrameReader().feed(data[1:]):
+        for frame in _frames(data[1:]):
             for variant in _variants(frame, endpoint.session, data[0] % 4):
                 addressed = variant if data[0] & 16 else _addressed(variant, request)
                 with suppress(RemoteProtocolError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perseid.wire import envelope as envelope_module
 from perseid.wire.envelope import Envelope
-from perseid.wire.framing import Frame
+from perseid.wire.framing import Frame, FrameReader
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 
@@ -102,6 +102,12 @@ def conversations(*files: str) -> dict[str, list[Vector]]:
 def key_file(name: str) -> bytes:
     """One of the key files."""
     return (FOLDER / "keys" / name).read_bytes()
+
+
+def fed(reader: FrameReader, octets: bytes) -> list[Frame]:
+    """Feed a reader, and take every message that is then whole."""
+    reader.feed(octets)
+    return list(reader.frames())
 
 
 def frames_of(pieces: tuple[bytes, ...], transport: str) -> list[Frame]:

@@ -32,6 +32,7 @@ from perseid.wire.responses import NAMES_PER_LIST, Challenge, Created, Empty, Fa
 from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Identity, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+from tests.wire.recorded import fed
 
 NOW: Final = 1_794_724_100.0
 HANDLE: Final = b"1/record"
@@ -144,7 +145,7 @@ class Tcp:
     def _feed(self, stream: bytes) -> list[Frame]:
         reader, frames = FrameReader(), []
         for start in range(0, len(stream), self.size):
-            frames += reader.feed(stream[start : start + self.size])
+            frames += fed(reader, stream[start : start + self.size])
         assert reader.is_idle
         return frames
 
@@ -202,7 +203,7 @@ class Http:
         body = b""
         while isinstance(event := connection.next_event(), h11.Data):
             body += event.data
-        (request,) = FrameReader().feed(unwrap_http_body(b"\n" + body))
+        (request,) = fed(FrameReader(), unwrap_http_body(b"\n" + body))
         answer = host.receive(request, now, private_transport=self.private).to_stream()
         response = h11.Response(status_code=200, headers=http_response_headers(len(answer)))
         pieces = [connection.send(event) for event in (response, h11.Data(data=answer), h11.EndOfMessage())]

@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from perseid.records.errors import InvalidData
 from perseid.wire import fragments
+from perseid.wire.codes import Version
 from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.fragments import (
     MAX_AGE,
@@ -180,12 +182,25 @@ def test_the_longest_message_comes_through() -> None:
 
 def test_an_unfinished_message_lives_five_seconds() -> None:
     assert MAX_AGE == 5.0
-    for age, lives in [(5.0, True), (5.001, False), (-0.001, False)]:
+    # A clock that was set back a little, or read by another thread, makes nothing older than it is.
+    for age, lives in [(5.0, True), (5.001, False), (-5.0, True), (-5.001, False)]:
         reassembler = Reassembler()
         reassembler.receive("a", packet(1, 0, 493), 100.0)
         whole = reassembler.receive("a", packet(1, 1, 493), 100.0 + age)
         assert (whole is not None) is lives
         assert len(reassembler) == (not lives)
+
+
+@pytest.mark.parametrize(
+    "other", [{"session_id": 9}, {"encrypted": True}, {"version": Version(2, 4)}, {"suggested": Version(2, 4)}]
+)
+def test_packets_with_different_envelopes_do_not_make_a_message(other: dict[str, Any]) -> None:
+    reassembler = Reassembler()
+    envelope = Envelope(session_id=7, request_id=1, length=493, truncated=True)
+    assert reassembler.receive("a", envelope.to_bytes() + bytes(492), 0.0) is None
+    second = replace(envelope, sequence=1)
+    assert reassembler.receive("a", replace(second, **other).to_bytes() + b"x", 0.0) is None
+    assert reassembler.receive("a", second.to_bytes() + b"x", 0.0) == (envelope, bytes(492) + b"x")
 
 
 def test_what_expired_is_gone_without_a_packet_too() -> None:

@@ -20,7 +20,7 @@ from perseid.wire.framing import (
 )
 from perseid.wire.header import Header
 from perseid.wire.message import Message
-from tests.wire.recorded import frames_of, load
+from tests.wire.recorded import fed, frames_of, load
 from tests.wire.strategies import EXAMPLES
 
 
@@ -62,7 +62,7 @@ def test_messages_come_out_as_they_went_in_whatever_the_pieces(payloads: list[by
     stream, reader, found = octets_of(*frames), FrameReader(), []
     while stream:
         size = sizes[len(stream) % len(sizes)]
-        found += reader.feed(stream[:size])
+        found += fed(reader, stream[:size])
         stream = stream[size:]
     assert found == frames
     assert reader.is_idle
@@ -73,38 +73,42 @@ def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
     assert reader.is_idle
     stream = octets_of(frame(b"message"))
     for octet in stream[:-1]:
-        assert reader.feed(bytes((octet,))) == []
+        assert fed(reader, bytes((octet,))) == []
         assert not reader.is_idle
-    assert reader.feed(stream[-1:]) == [frame(b"message")]
+    assert fed(reader, stream[-1:]) == [frame(b"message")]
     assert reader.is_idle
 
 
-def test_what_comes_behind_the_last_message_is_handed_over() -> None:
+@pytest.mark.parametrize("rest", [b"stream", b"TLS\0" + bytes(37), b"\x16\x03\x01" + b"\xff" * 60])
+def test_what_comes_behind_the_last_message_is_handed_over(rest: bytes) -> None:
     reader = FrameReader()
-    assert reader.feed(octets_of(frame(b"message")) + b"stream") == [frame(b"message")]
-    assert reader.take_rest() == b"stream"
+    reader.feed(octets_of(frame(b"message")) + rest)
+    assert next(reader.frames()) == frame(b"message")
+    assert reader.take_rest() == rest
     assert reader.is_idle
     assert reader.take_rest() == b""
 
 
 def test_a_message_of_262144_octets_is_read() -> None:
     longest = frame(bytes(MAX_MESSAGE))
-    assert FrameReader().feed(octets_of(longest)) == [longest]
+    assert fed(FrameReader(), octets_of(longest)) == [longest]
 
 
 @pytest.mark.parametrize("length", [MAX_MESSAGE + 1, -1, -(1 << 31), (1 << 31) - 1])
 def test_an_impossible_length_ends_the_conversation_before_anything_is_kept(length: int) -> None:
     reader = FrameReader()
     with pytest.raises(RemoteProtocolError, match=f"a message of {length} octets") as caught:
-        reader.feed(Envelope(length=length).to_bytes())
+        fed(reader, Envelope(length=length).to_bytes())
     assert caught.value.code is ResponseCode.ERROR
 
 
-def test_messages_before_an_impossible_one_must_be_asked_for_before_it_comes() -> None:
+def test_messages_before_an_impossible_one_are_given() -> None:
     reader = FrameReader()
-    assert reader.feed(octets_of(frame(b"good"))) == [frame(b"good")]
+    reader.feed(octets_of(frame(b"good")) + Envelope(length=-1).to_bytes())
+    frames = reader.frames()
+    assert next(frames) == frame(b"good")
     with pytest.raises(RemoteProtocolError):
-        reader.feed(Envelope(length=-1).to_bytes())
+        next(frames)
 
 
 @EXAMPLES
@@ -113,7 +117,7 @@ def test_any_stream_gives_messages_or_a_protocol_error(pieces: list[bytes]) -> N
     reader = FrameReader()
     try:
         for piece in pieces:
-            for one in reader.feed(piece):
+            for one in fed(reader, piece):
                 assert len(one.payload) == one.envelope.length
     except RemoteProtocolError:
         return
@@ -159,10 +163,32 @@ def test_a_native_request_says_so_in_both_headers(accept: str, content_type: str
     assert is_native(accept, content_type) is native
 
 
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("", "/1%2Fx"),
+        ("/hdl", "/hdl/1%2Fx"),
+        ("hdl/", "/hdl/1%2Fx"),
+        ("/x y", "/x%20y/1%2Fx"),
+        ("/a\r\nB: c", "/a%0D%0AB%3A%20c/1%2Fx"),
+        ("/é", "/%C3%A9/1%2Fx"),
+        ("http://evil", "/http%3A//evil/1%2Fx"),
+    ],
+)
+def test_the_path_of_a_strangers_site_cannot_leave_its_place(path: str, target: str) -> None:
+    assert http_request(b"", b"1/x", "h.org", path).startswith(f"POST {target} HTTP/1.1\r\n".encode())
+
+
+@pytest.mark.parametrize("host", ["a\r\nB: c", "é.org", "a b\0"])
+def test_the_domain_of_a_strangers_site_is_refused_where_it_cannot_be_one(host: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="domain"):
+        http_request(b"", b"1/x", host)
+
+
 @pytest.mark.parametrize("stray", [b"", b"\r", b"\n"])
 def test_one_stray_line_end_before_the_message_is_skipped(stray: bytes) -> None:
     stream = octets_of(frame(b"message"))
-    assert FrameReader().feed(unwrap_http_body(stray + stream)) == [frame(b"message")]
+    assert fed(FrameReader(), unwrap_http_body(stray + stream)) == [frame(b"message")]
 
 
 def test_a_second_stray_line_end_is_not_skipped() -> None:
@@ -258,7 +284,7 @@ def test_a_recorded_vector_travels_through_http_both_ways(name: str) -> None:
     assert is_native(headers["accept"], headers["content-type"])
     data = server.next_event()
     assert isinstance(data, h11.Data)
-    assert FrameReader().feed(unwrap_http_body(bytes(data.data))) == frames_of(vector.request, "tcp")
+    assert fed(FrameReader(), unwrap_http_body(bytes(data.data))) == frames_of(vector.request, "tcp")
     answer = http_answer(response, *http_response_headers(len(response)))
     assert HttpResponseReader().feed(answer) == frames_of(vector.response, "tcp")
 

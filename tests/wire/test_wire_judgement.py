@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
 from perseid.wire.client import Answer
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.credentials import sign
 from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import LocalProtocolError, RemoteProtocolError
@@ -19,13 +19,15 @@ from perseid.wire.exchange import DEFAULT_GROUP, make_key_pair
 from perseid.wire.framing import Frame
 from perseid.wire.header import LIFETIME, Header
 from perseid.wire.message import Message
-from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup
-from perseid.wire.responses import Empty, Failure, Resolved, SessionReady
+from perseid.wire.requests import ChallengeAnswer, ExchangeMode, Name, Resolve, SessionSetup, write_request
+from perseid.wire.responses import Empty, Failure, Resolved, SessionReady, read_response
 from perseid.wire.server import (
     CANNOT_DECRYPT,
     INVALID_LENGTH,
     NOT_UNDERSTOOD,
+    Reply,
     Request,
+    ServerSettings,
 )
 from perseid.wire.sessions import Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
@@ -402,7 +404,114 @@ def test_an_encrypted_request_shorter_than_a_header_is_an_early_failure() -> Non
     message = Message(Envelope(session_id=session.id), Header(OpCode.RESOLUTION), b"tiny")
     envelope, payload = session.seal(message, random.Random(1).randbytes)
     reply = conversation.host.receive(Frame(envelope, payload), NOW)
-    assert read_code(reply) is ResponseCode.PROTOCOL_ERROR
+    assert read_code(reply) is ResponseCode.SESSION_FAILED
+
+
+def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it() -> None:
+    """Otherwise the answers would tell a stranger, octet by octet, what the message says."""
+    conversation = Talk()
+    session = conversation.begin_session()
+    request = conversation.create(flags=DEFAULT_FLAGS | OpFlag.ENCRYPT, session=session)
+    frame = conversation.client.pack(request, session)
+    codes = set()
+    for position in range(len(frame.payload)):
+        for flip in (1, 0x80):
+            octets = bytearray(frame.payload)
+            octets[position] ^= flip
+            codes.add(read_code(conversation.host.receive(Frame(frame.envelope, bytes(octets)), NOW)))
+    # Every last octet of two forged blocks: one of 256 has right padding.
+    for octet in range(256):
+        forged = bytes(15) + bytes((octet,)) + frame.payload[16:32]
+        envelope = replace(frame.envelope, length=len(forged))
+        codes.add(read_code(conversation.host.receive(Frame(envelope, forged), NOW)))
+    assert codes == {ResponseCode.SESSION_FAILED}
+    assert not conversation.host.executed
+
+
+def test_an_answer_to_no_challenge_is_not_told_from_altered_ciphertext() -> None:
+    conversation = Talk()
+    session = conversation.begin_session()
+    body = ChallengeAnswer("HS_SECKEY", b"1/2", 3, b"answer")
+    header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=DEFAULT_FLAGS | OpFlag.ENCRYPT)
+    message = Message.build(Envelope(session_id=session.id, request_id=5), header, write_request(body, CURRENT))
+    frame = Frame(*session.seal(message, random.Random(1).randbytes))
+    assert read_code(conversation.host.receive(frame, NOW)) is ResponseCode.SESSION_FAILED
+
+
+@pytest.mark.parametrize("lowered", [Version(2, 0), Version(2, 4), Version(2, 7), Version(2, 10)])
+def test_a_client_notices_when_its_suggestion_was_lowered_on_the_way(lowered: Version) -> None:
+    conversation = Talk()
+    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT)
+    frame = frame_of(wish.request)
+    altered = Frame(replace(frame.envelope, suggested=lowered), frame.payload)
+    (answer,) = conversation.host.receive(altered, NOW).frames
+    with pytest.raises(RemoteProtocolError, match="older version"):
+        conversation.client.read(answer, wish.request, NOW, server_key=SERVER_KEY.public)
+
+
+def test_the_answer_to_another_operation_is_no_answer() -> None:
+    conversation = Talk()
+    asked = conversation.resolve()
+    other = conversation.request(OpCode.GET_SITE_INFO, Name())
+    other = replace(other, envelope=replace(other.envelope, request_id=asked.envelope.request_id))
+    (answer,) = conversation.host.receive(frame_of(other), NOW).frames
+    with pytest.raises(RemoteProtocolError, match="another operation"):
+        conversation.client.read(answer, asked, NOW)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "flags"),
+    [
+        (OpCode.RESOLUTION, 0x1900_0000),
+        (OpCode.CREATE_HANDLE, 0x1900_0000),
+        (OpCode.SESSION_SETUP, 0x5980_0000),
+        (OpCode.SESSION_EXCHANGEKEY, 0x5980_0000),
+        (OpCode.VERIFY_CHALLENGE, 0x5980_0000),
+        (OpCode.RETRIEVE_TXN_LOG, 0x5900_0000),
+        (OpCode.DUMP_HANDLES, 0x5900_0000),
+    ],
+)
+def test_a_request_has_the_flags_that_deployed_clients_set(opcode: OpCode, flags: int) -> None:
+    assert Talk().client.request(opcode, Name(), NOW).header.flags == flags
+
+
+def test_over_http_two_failures_have_other_codes() -> None:
+    server = Host().server
+    unknown = Message.build(Envelope(request_id=5), Header(OpCode(9999)), b"")
+    foreign = Frame(Envelope(session_id=77, request_id=5, encrypted=True, length=32), bytes(32))
+    for frame, plain, over_http in [
+        (frame_of(unknown), ResponseCode.ERROR, ResponseCode.PROTOCOL_ERROR),
+        (foreign, ResponseCode.SESSION_TIMEOUT, ResponseCode.SESSION_FAILED),
+    ]:
+        for http, code in [(False, plain), (True, over_http)]:
+            reply = server.receive(frame, NOW, http=http)
+            assert isinstance(reply, Reply)
+            assert read_code(reply) is code
+
+
+def test_an_answer_for_the_wrong_interface_names_the_operation() -> None:
+    reply = Host().server.early_failure(ResponseCode.PROTOCOL_ERROR, "not here", NOW, opcode=OpCode.CREATE_HANDLE)
+    header = read_message(reply).header
+    assert (header.opcode, header.response_code) == (OpCode.CREATE_HANDLE, ResponseCode.PROTOCOL_ERROR)
+
+
+@pytest.mark.parametrize(("serial", "fits"), [(-0x8000, True), (0x7FFF, True), (0x8000, False), (-0x8001, False)])
+def test_a_site_serial_has_16_bits(serial: int, fits: bool) -> None:
+    if fits:
+        assert ServerSettings(SERVER_KEY, site_serial=serial).site_serial == serial
+    else:
+        with pytest.raises(LocalProtocolError):
+            ServerSettings(SERVER_KEY, site_serial=serial)
+
+
+def test_a_request_that_suggests_2_0_gets_no_digest() -> None:
+    conversation = Talk()
+    request = conversation.resolve(flags=DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)
+    frame = frame_of(request)
+    old = Frame(replace(frame.envelope, version=Version(2, 0), suggested=Version(2, 0)), frame.payload)
+    answer = read_message(conversation.host.receive(old, NOW))
+    assert OpFlag.REQUEST_DIGEST not in answer.header.flags
+    assert isinstance(read_response(answer, int(NOW))[1], Resolved)
 
 
 @EXAMPLES
@@ -458,7 +567,6 @@ def test_flags_of_a_response_follow_those_of_the_request() -> None:
         | OpFlag.PUBLIC_ONLY
         | OpFlag.REQUEST_DIGEST
         | OpFlag.DO_NOT_REFER
-        | OpFlag.MINT_SUFFIX
     )
     none = conversation.ask(conversation.request(OpCode.DELETE_HANDLE, Name(HANDLE), flags=OpFlag(0)))
     assert none.message.header.flags == OpFlag.AUTHORITATIVE | OpFlag.RECURSIVE | OpFlag.REQUEST_DIGEST

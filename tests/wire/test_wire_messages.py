@@ -17,6 +17,7 @@ from perseid.wire.errors import LocalProtocolError
 from perseid.wire.header import Header
 from perseid.wire.message import Credential, Message
 from perseid.wire.requests import (
+    MAX_NAME,
     REQUESTS,
     DumpHandles,
     Receiver,
@@ -27,7 +28,6 @@ from perseid.wire.requests import (
     write_request,
 )
 from perseid.wire.responses import (
-    MAX_NAME,
     Challenge,
     Created,
     Empty,

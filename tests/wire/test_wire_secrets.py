@@ -18,6 +18,7 @@ from perseid.wire.responses import Opaque, Referral, Resolved
 from perseid.wire.server import Proof, Reply, Request, ServerSettings
 from perseid.wire.sessions import Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+from tests.wire.recorded import fed
 from tests.wire.talk import FLAGS_TO_READ_ALL, NOW, SEC, Host, Talk, frame_of
 
 PASSPHRASE = b"correct horse battery staple"
@@ -86,7 +87,7 @@ def test_secret_values_are_not_shown_wherever_they_travel() -> None:
     received = conversation.host.server.receive(frame, NOW)
     assert isinstance(received, Request)
     reader = FrameReader()
-    (read,) = reader.feed(frame.envelope.to_bytes() + frame.payload)
+    (read,) = fed(reader, frame.envelope.to_bytes() + frame.payload)
     assert_hidden(PASSPHRASE, body, request, frame, received, reader, read)
     outside = conversation.request(OpCode.CREATE_HANDLE, body)
     challenge = conversation.ask(outside)

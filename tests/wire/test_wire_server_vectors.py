@@ -38,7 +38,7 @@ from perseid.wire.responses import (
 from perseid.wire.server import INVALID_LENGTH, NOT_UNDERSTOOD, Proof, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Identity, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
-from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, frames_of, key_file, load
+from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, fed, frames_of, key_file, load
 
 VECTOR_FILES = WIRE_FILES
 
@@ -184,7 +184,7 @@ def check_body(request: Request, body: ResponseBody, vector: Vector) -> None:
 def received_frame(vector: Vector) -> Frame:
     """The request as the transport hands it to the server."""
     if vector.transport == "tcp":
-        (frame,) = FrameReader().feed(b"".join(vector.request))
+        (frame,) = fed(FrameReader(), b"".join(vector.request))
         return frame
     if len(vector.request) == 1:
         (frame,) = frames_of(vector.request, "udp")
@@ -315,7 +315,7 @@ def test_a_malformed_vector_gets_the_recorded_answer_to_the_octet(vector: Vector
     if not vector.response:
         # Three octets and then the end of the stream: nothing to answer.
         reader = FrameReader()
-        assert reader.feed(b"".join(vector.request)) == []
+        assert fed(reader, b"".join(vector.request)) == []
         assert not reader.is_idle
         return
     recorded = run.prepare(vector)

@@ -7,11 +7,12 @@ import pytest
 from perseid.records.value import Value
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.message import Credential
 from perseid.wire.requests import ExchangeKey, Name, Resolve, Values
 from perseid.wire.responses import Created, Empty, Failure, Resolved
 from perseid.wire.server import NO_SESSION, ServerSettings
-from perseid.wire.sessions import Session
+from perseid.wire.sessions import Identity, Session
 from tests.wire import talk
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.talk import (
@@ -22,6 +23,7 @@ from tests.wire.talk import (
     PUBLIC,
     RSA,
     SEC,
+    SECRET,
     Host,
     Http,
     Line,
@@ -245,8 +247,35 @@ def test_an_encrypted_request_in_an_unknown_session_is_refused_in_the_clear() ->
     request = conversation.resolve(flags=DEFAULT_FLAGS | OpFlag.ENCRYPT, session=session)
     (frame,) = conversation.send(request, session)
     assert (frame.envelope.session_id, frame.envelope.request_id) == (77, request.envelope.request_id)
-    answer = conversation.read(frame, request, session)
-    assert answer.code is ResponseCode.SESSION_TIMEOUT
+    with pytest.raises(RemoteProtocolError, match="could not read the request") as caught:
+        conversation.read(frame, request, session)
+    assert caught.value.code is ResponseCode.SESSION_TIMEOUT
+
+
+def test_repeating_an_old_request_does_not_replace_the_challenge_of_a_session() -> None:
+    conversation = Talk()
+    session = conversation.begin_session()
+    old = conversation.create(session=session)
+    assert conversation.ask_as(SEC, old, session).code is ResponseCode.SUCCESS
+    held = conversation.host.server.sessions.use(session.id, NOW)
+    assert held is not None
+    held.proved = None  # as if the session had to be proved anew
+    request = conversation.create(session=session)
+    challenge = conversation.ask(request, session)
+    assert conversation.ask(request, session).body == challenge.body, "the same request gets the same challenge"
+    assert conversation.ask(old, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
+    proof = conversation.client.answer_challenge(challenge, request, SEC, SECRET, NOW)
+    (answer,) = [conversation.read(frame, proof, session, about=request) for frame in conversation.send(proof, session)]
+    assert answer.code is ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(("octets", "granted"), [(2048, True), (2049, False)])
+def test_who_claims_to_be_somebody_has_a_name_of_2048_octets_at_most(octets: int, granted: bool) -> None:
+    conversation = Talk()
+    wish = conversation.client.begin_session(Identity(bytes(octets), 1), NOW, peer_version=CURRENT)
+    reply = conversation.host.receive(frame_of(wish.request), NOW)
+    assert (read_code(reply) is ResponseCode.SUCCESS) is granted
+    assert len(conversation.host.server.sessions) == granted
 
 
 def test_a_session_ends_with_its_time_and_every_use_prolongs_it() -> None:

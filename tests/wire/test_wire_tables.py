@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.records.errors import InvalidData
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.digest import RequestDigest
 from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.header import Header
-from perseid.wire.message import Message
-from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, NONCE_LENGTH, Pending, PendingTable
+from perseid.wire.message import MAX_CREDENTIAL, Credential, Message
+from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, MAX_REPLY, NONCE_LENGTH, Pending, PendingTable
 from perseid.wire.sessions import (
     MAX_SESSIONS,
     MAX_TIMEOUT,
@@ -32,7 +33,7 @@ def session(number: int, timeout: int = 100) -> Session:
 
 
 def pending(number: int, since: float = 0.0, size: int = 100) -> Pending:
-    message = Message(Envelope(), Header(OpCode.DELETE_HANDLE), bytes(size))
+    message = Message(Envelope(), Header(OpCode.DELETE_HANDLE), bytes(size - 4))  # and the credential's length
     return Pending(number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.octets, CURRENT), since)
 
 
@@ -191,9 +192,23 @@ def test_the_requests_that_wait_have_a_size_in_all() -> None:
         table.add(pending(number))
     assert len(table) == 10
     table.add(pending(11, size=250))
-    assert len(table) == 8
-    assert table.find(3, 0.0) is None
-    assert table.find(4, 0.0) is not None
+    assert len(table) == 10
+    assert table.find(11, 0.0) is None, "the largest goes, so that small ones survive a flood of large ones"
+    assert table.find(1, 0.0) is not None
+
+
+def test_what_a_stranger_adds_as_a_credential_counts_and_has_an_end() -> None:
+    message = Message.build(Envelope(), Header(OpCode.DELETE_HANDLE), b"")
+    for length, fits in [(MAX_CREDENTIAL - 37, True), (MAX_CREDENTIAL - 36, False)]:
+        signed = message.with_credential(Credential("HS_SIGNED", b"", bytes(length)))
+        assert (len(signed.payload()) == len(message.payload()) + MAX_CREDENTIAL) is fits
+        if fits:
+            read = Message.from_bytes(signed.envelope, signed.payload(), 0)
+            kept = Pending(1, read, b"", RequestDigest.of(b"", CURRENT), 0.0)
+            assert kept.size > MAX_CREDENTIAL
+        else:
+            with pytest.raises(InvalidData):
+                Message.from_bytes(signed.envelope, signed.payload(), 0)
 
 
 def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
@@ -227,14 +242,24 @@ def test_what_an_answer_got_counts_too() -> None:
     table.add(second)
     table.settle(second, (bytes(150),))
     assert len(table) == 2
+    assert second.size == 550
     table.settle(second, (bytes(300),))
+    assert table.find(2, 0.0) is None
     assert len(table) == 1
-    assert table.find(2, 0.0) is second
-    assert second.size == 700
 
 
-@pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-0.1, False)])
-def test_a_challenge_lives_its_time_and_does_not_survive_a_clock_that_goes_back(age: float, lives: bool) -> None:
+def test_a_long_reply_is_not_kept() -> None:
+    table = PendingTable(60.0)
+    table.add(one := pending(1))
+    table.settle(one, (bytes(MAX_REPLY),))
+    assert len(one.reply) == 1
+    table.add(two := pending(2))
+    table.settle(two, (bytes(MAX_REPLY), b"x"))
+    assert two.reply == ()
+
+
+@pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-60.0, True), (-60.1, False)])
+def test_a_challenge_lives_its_time_whichever_way_the_clock_goes(age: float, lives: bool) -> None:
     table = PendingTable(60.0)
     table.add(pending(1, since=100.0))
     assert (table.find(1, 100.0 + age) is not None) is lives
@@ -260,6 +285,9 @@ def test_ids_of_sessions_and_challenges_come_from_one_sequence_and_begin_again_a
     one = conversation.begin_session()
     challenge = conversation.ask(conversation.create())
     assert (one.id, challenge.message.envelope.session_id) == (1, 2)
+    server._last_id = 0x7FFF_FFFF
+    assert conversation.begin_session().id == 3, "1 and 2 are in use"
+    server.sessions.end(one)
     server._last_id = 0x7FFF_FFFF
     assert conversation.begin_session().id == 1
 

@@ -32,7 +32,18 @@ from tests.wire.describe import (
     describe_message,
     describe_packets,
 )
-from tests.wire.recorded import NOW, WIRE_FILES, Described, Field, Vector, conversations, exchanges, frames_of, load
+from tests.wire.recorded import (
+    NOW,
+    WIRE_FILES,
+    Described,
+    Field,
+    Vector,
+    conversations,
+    exchanges,
+    fed,
+    frames_of,
+    load,
+)
 
 VECTOR_FILES = WIRE_FILES
 
@@ -218,14 +229,14 @@ def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_octet_by_octet(ve
             continue
         reader, frames = FrameReader(), []
         for octet in stream:
-            frames += reader.feed(bytes((octet,)))
+            frames += fed(reader, bytes((octet,)))
         if len(stream) < envelope_module.LENGTH:
             assert frames == []
             assert reader.is_idle is (not stream)
             continue
         assert frames == frames_of(pieces, "tcp")
         assert reader.is_idle
-        assert FrameReader().feed(stream) == frames
+        assert fed(FrameReader(), stream) == frames
 
 
 @pytest.mark.parametrize("vector", [vector for vector in MALFORMED if vector.transport == "tcp"], ids=str)
@@ -234,9 +245,9 @@ def test_the_framing_refuses_a_vector_of_impossible_length_as_soon_as_its_envelo
     if not _has_bad_length(stream):
         return
     reader = FrameReader()
-    assert reader.feed(stream[:19]) == []
+    assert fed(reader, stream[:19]) == []
     with pytest.raises(RemoteProtocolError) as caught:
-        reader.feed(stream[19:20])
+        fed(reader, stream[19:20])
     assert caught.value.code == ResponseCode.ERROR
 
 

@@ -7,16 +7,25 @@ not verify. A challenge is answered with `answer_challenge`, a session begun wit
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.privkey import PrivateKey
 from perseid.records.pubkey import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
-from .challenge import answer_with_key, answer_with_secret
+from .challenge import SALT_LENGTH, answer_with_key, answer_with_secret
 from .cipher import Cipher
-from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
+from .codes import (
+    ASSUMED,
+    CURRENT,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    ResponseCode,
+    Version,
+    common_version,
+    default_flags,
+)
 from .credentials import verify_signature
 from .digest import RequestDigest
 from .envelope import EARLY_REQUEST_ID, Envelope
@@ -37,14 +46,7 @@ from .requests import (
 from .responses import Challenge, Failure, ResponseBody, SessionReady, read_response
 from .sessions import MAX_TIMEOUT, Identity, Session
 
-MAX_CHALLENGES: Final = 2
-"""How often one request is challenged: once, and once more by a server that must ask for an older kind of answer."""
-
-SALT_LENGTH: Final = 16
-"""Octets of the salt in a secret-key answer, as deployed clients choose it."""
-
 _SHOWN_TEXT = 200  # characters of a peer's sentence that an error repeats
-_CERTIFIED_FLAGS = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
 _REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY
 _CONTINUED_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
@@ -100,12 +102,17 @@ class Client:
         body: RequestBody,
         now: float,
         *,
-        flags: OpFlag = DEFAULT_FLAGS,
+        flags: OpFlag | None = None,
         peer_version: Version = ASSUMED,
         site_serial: int = UNKNOWN_SERIAL,
         session: Session | None = None,
     ) -> Message:
-        """A new request, in the lower of the peer's version and ours; in a session it carries a MAC."""
+        """A new request, in the lower of the peer's version and ours; in a session it carries a MAC.
+
+        Without `flags` it has those that deployed clients set on such a request.
+        """
+        if flags is None:
+            flags = default_flags(opcode)
         version = common_version(peer_version if session is None else session.version, self._version)
         if not version.at_least(1):
             flags &= ~OpFlag.REQUEST_DIGEST
@@ -147,7 +154,11 @@ class Client:
             digest, body = read_response(message, int(now))
         except InvalidData as error:
             raise RemoteProtocolError(f"the response is malformed: {error}") from error
+        if message.header.opcode == OpCode.RESERVED and isinstance(body, Failure):
+            raise _unread(message, body)
         asked = about or request
+        if message.header.opcode not in (asked.header.opcode, request.header.opcode):
+            raise RemoteProtocolError("the response is that of another operation")
         self._check(message, digest, asked, now)
         certified = OpFlag.CERTIFY in asked.header.flags and self._verify(message, server_key, session)
         return Answer(message, body, digest, certified)
@@ -158,6 +169,9 @@ class Client:
             raise RemoteProtocolError("a request came where a response was awaited")
         if header.expires < now:
             raise RemoteProtocolError("the response has expired; are both clocks right?")
+        if common_version(message.version) < common_version(asked.version):
+            # The versions are not under the digest: somebody on the way may have lowered what was suggested.
+            raise RemoteProtocolError("the response is written in an older version than the request")
         if digest is not None and not digest.matches(asked.octets):
             raise RemoteProtocolError("the response carries the digest of another request")
         wanted = OpFlag.REQUEST_DIGEST in asked.header.flags and message.version.at_least(1)
@@ -226,7 +240,7 @@ class Client:
             ANONYMOUS_INDEX if identity is None else identity.index,
             public_key=pair.public.to_bytes(),
         )
-        request = self.request(OpCode.SESSION_SETUP, setup, now, flags=_CERTIFIED_FLAGS, peer_version=peer_version)
+        request = self.request(OpCode.SESSION_SETUP, setup, now, peer_version=peer_version)
         return SessionWish(request, pair, identity, timeout)
 
     def finish_session(self, wish: SessionWish, answer: Answer) -> Session:
@@ -266,7 +280,12 @@ def _foreign(frame: Frame, now: float) -> RemoteProtocolError:
         return other
     if not isinstance(body, Failure) or message.header.is_request:
         return other
-    text = body.sentence[:_SHOWN_TEXT]
+    return _unread(message, body)
+
+
+def _unread(message: Message, failure: Failure) -> RemoteProtocolError:
+    """What a server says that could not read the request."""
+    text = failure.sentence[:_SHOWN_TEXT]
     return RemoteProtocolError(f"the server could not read the request: {text}", message.header.response_code)
 
 

@@ -120,6 +120,22 @@ DEFAULT_FLAGS: Final = OpFlag.RECURSIVE | OpFlag.CACHE_AUTHENTICATION | OpFlag.P
 """What deployed clients set on every request."""
 
 
+_CERTIFIED = OpFlag.CERTIFY
+_DIGESTED = OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
+_MORE_FLAGS = {
+    OpCode.SESSION_SETUP: _DIGESTED,
+    OpCode.SESSION_EXCHANGEKEY: _DIGESTED,
+    OpCode.VERIFY_CHALLENGE: _DIGESTED,
+    OpCode.RETRIEVE_TXN_LOG: _CERTIFIED,
+    OpCode.DUMP_HANDLES: _CERTIFIED,
+}
+
+
+def default_flags(opcode: OpCode) -> OpFlag:
+    """The flags that deployed clients set on a request of this kind."""
+    return DEFAULT_FLAGS | _MORE_FLAGS.get(opcode, OpFlag(0))
+
+
 class Version(NamedTuple):
     """A protocol version. Compare with `at_least`: 5.x is a very old client that mislabelled itself, hence 2.0."""
 

@@ -57,7 +57,7 @@ def split(envelope: Envelope, payload: bytes, *, request: bool) -> list[bytes]:
 class _Unfinished:
     """A message of which some packets have come."""
 
-    length: int
+    envelope: Envelope
     since: float
     parts: dict[int, bytes] = field(default_factory=dict)
     octets: int = 0
@@ -97,19 +97,19 @@ class Reassembler:
         request_id = envelope.request_id
         message = self._order.get((source, request_id))
         if message is None:
-            message = self._begin(source, request_id, envelope.length, now)
+            message = self._begin(source, envelope, now)
         known = message.parts.get(envelope.sequence)
-        if message.length != envelope.length or known == part:
+        if message.envelope != replace(envelope, sequence=0) or known == part:
             return None
         if known is not None:
             # Another attempt, with a fresh counter and MAC: nothing of the first fits together with it.
             self._drop(source, request_id)
-            message = self._begin(source, request_id, envelope.length, now)
+            message = self._begin(source, envelope, now)
         self._add(source, message, envelope.sequence, part)
-        if len(message.parts) == packet_count(message.length):
+        if len(message.parts) == packet_count(envelope.length):
             self._drop(source, request_id)
             whole = b"".join(message.parts[number] for number in range(len(message.parts)))
-            return replace(envelope, sequence=0), whole
+            return message.envelope, whole
         self._make_room(source)
         return None
 
@@ -117,14 +117,14 @@ class Reassembler:
         """Give up what is too old."""
         while self._order:
             (source, request_id), message = next(iter(self._order.items()))
-            if 0 <= now - message.since <= MAX_AGE:
+            if abs(now - message.since) <= MAX_AGE:
                 return
             self._drop(source, request_id)
 
-    def _begin(self, source: Hashable, request_id: int, length: int, now: float) -> _Unfinished:
-        message = _Unfinished(length, now)
-        self._sources.setdefault(source, _Source()).messages[request_id] = message
-        self._order[source, request_id] = message
+    def _begin(self, source: Hashable, envelope: Envelope, now: float) -> _Unfinished:
+        message = _Unfinished(replace(envelope, sequence=0), now)
+        self._sources.setdefault(source, _Source()).messages[envelope.request_id] = message
+        self._order[source, envelope.request_id] = message
         self._charge(source, message, _MESSAGE_OVERHEAD)
         return message
 

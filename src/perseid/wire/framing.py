@@ -4,6 +4,7 @@ On TCP a message is an envelope and as many octets as it announces; nothing else
 the same octets are the body of a POST and of its answer, marked by their media type.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
@@ -28,19 +29,24 @@ class Frame:
 
 
 class FrameReader:
-    """Takes a stream in pieces of any size and answers whole messages. It keeps at most one unfinished message."""
+    """Takes a stream in pieces of any size and gives whole messages, one at a time.
+
+    What follows a message is looked at only when the next one is asked for: it may be a stream that is not made of
+    messages (`take_rest`), or what makes the conversation end (a bad length).
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._envelope: Envelope | None = None
 
-    def feed(self, octets: bytes) -> list[Frame]:
-        """Take what came; answer the messages that are now whole. A bad length ends the conversation."""
+    def feed(self, octets: bytes) -> None:
+        """Take what came."""
         self._buffer += octets
-        frames: list[Frame] = []
+
+    def frames(self) -> Iterator[Frame]:
+        """The messages that are whole, as long as the caller goes on asking. A bad length ends the conversation."""
         while (frame := self._next()) is not None:
-            frames.append(frame)
-        return frames
+            yield frame
 
     @property
     def is_idle(self) -> bool:
@@ -84,19 +90,24 @@ def unwrap_http_body(body: bytes) -> bytes:
 
 def http_request(message: bytes, handle: bytes, host: str, path: str = "") -> bytes:
     """The HTTP request that carries a message (envelope included); `path` is the site's path prefix, if it has one."""
-    target = f"{path.rstrip('/')}/{quote(handle, safe='')}"
+    # Path and host come from a site record, which is a stranger's.
+    prefix = quote("/" + path.strip("/"), safe="/%").rstrip("/")
+    target = f"{prefix}/{quote(handle, safe='')}"
     connection = h11.Connection(h11.CLIENT)
-    request = h11.Request(
-        method="POST",
-        target=target,
-        headers=[
-            ("Host", host),
-            ("Accept", MEDIA_TYPE),
-            ("User-Agent", "perseid"),
-            ("Content-Type", MEDIA_TYPE),
-            ("Content-Length", str(len(message))),
-        ],
-    )
+    try:
+        request = h11.Request(
+            method="POST",
+            target=target,
+            headers=[
+                ("Host", host),
+                ("Accept", MEDIA_TYPE),
+                ("User-Agent", "perseid"),
+                ("Content-Type", MEDIA_TYPE),
+                ("Content-Length", str(len(message))),
+            ],
+        )
+    except (h11.LocalProtocolError, UnicodeEncodeError):
+        raise RemoteProtocolError("the site's domain or path cannot stand in an HTTP request") from None
     return _join(connection.send(request), connection.send(h11.Data(data=message)), connection.send(h11.EndOfMessage()))
 
 
@@ -123,7 +134,8 @@ class HttpResponseReader:
             self._connection.receive_data(octets)
             while (event := self._connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
                 if isinstance(event, h11.Data):
-                    frames += self._frames.feed(bytes(event.data))
+                    self._frames.feed(bytes(event.data))
+                    frames += self._frames.frames()
                 elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                     self.is_finished = True
                     break

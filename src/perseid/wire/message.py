@@ -7,7 +7,7 @@ parsed message anew would lose what this version does not understand.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
 from perseid.records.errors import InvalidData
@@ -17,6 +17,9 @@ from .codes import Version
 from .envelope import MAX_MESSAGE, Envelope
 from .errors import LocalProtocolError
 from .header import Header
+
+MAX_CREDENTIAL: Final = 4_096
+"""Octets of the longest credential: the signature of the longest key has 1,024, names and lengths some dozens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class Message:
         credential = None
         if end < len(payload):
             reader = Reader(payload, end)
-            octets = reader.bytes_()
+            octets = reader.bytes_(MAX_CREDENTIAL)
+            # Nothing protects what would follow, so nothing may.
+            reader.finish()
             credential = Credential.from_bytes(octets) if octets else None
         return cls(envelope, header, payload[:end], credential)
 

@@ -18,7 +18,11 @@ MAX_CHALLENGES: Final = 10_000
 """Unanswered challenges at a time; the oldest makes room."""
 
 MAX_OCTETS: Final = 64 << 20
-"""Octets of the requests that wait for an answer: anybody can make the server keep one, so there is an end."""
+"""Octets of the requests that wait for an answer: anybody can make the server keep one, so there is an end. The
+largest goes first, so that small honest requests survive a flood of large ones."""
+
+MAX_REPLY: Final = 65_536
+"""Octets of the longest reply that is kept for a repeated answer: only UDP repeats, and long ones do not go there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +42,19 @@ class Pending:
     answered_by: tuple[int, bytes] | None = None
     """The answer that used the challenge up: its request id and the proof in it, which no stranger knows."""
     reply: tuple[bytes, ...] = field(default=(), repr=False)
-    """What that answer got, for the case that it comes again."""
+    """What that answer got, for the case that it comes again; nothing if it got several messages, or long ones."""
+    is_list: bool = False
+    """Whether it got several messages."""
+
+    def is_for(self, request: Message) -> bool:
+        """Whether it waits for the answer about this very request, which may have come twice (UDP)."""
+        same = self.request.envelope.request_id == request.envelope.request_id
+        return same and self.request.octets == request.octets and self.answered_by is None
 
     @property
     def size(self) -> int:
         """What keeping it costs."""
-        return len(self.request.octets) + sum(map(len, self.reply))
+        return len(self.request.payload()) + sum(map(len, self.reply))
 
 
 class PendingTable:
@@ -59,6 +70,9 @@ class PendingTable:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def __contains__(self, challenge_id: int) -> bool:
+        return challenge_id in self._pending
+
     def add(self, pending: Pending) -> None:
         """Keep a challenge; an older one under the same id is replaced."""
         self._drop(pending.id)
@@ -72,8 +86,8 @@ class PendingTable:
         return self._pending.get(challenge_id)
 
     def settle(self, pending: Pending, reply: tuple[bytes, ...]) -> None:
-        """Note what the answer that used the challenge up got."""
-        if self._pending.get(pending.id) is pending:
+        """Note what the answer that used the challenge up got, unless that is long."""
+        if self._pending.get(pending.id) is pending and sum(map(len, reply)) <= MAX_REPLY:
             self._octets -= pending.size
             pending.reply = reply
             self._octets += pending.size
@@ -83,7 +97,7 @@ class PendingTable:
         """Forget what is too old."""
         while self._pending:
             oldest = next(iter(self._pending.values()))
-            if 0 <= now - oldest.since <= self._life:
+            if abs(now - oldest.since) <= self._life:
                 return
             self._drop(oldest.id)
 
@@ -93,5 +107,7 @@ class PendingTable:
             self._octets -= pending.size
 
     def _make_room(self) -> None:
-        while len(self._pending) > self._limit or self._octets > self._max_octets:
+        while len(self._pending) > self._limit:
             self._drop(next(iter(self._pending)))
+        while self._octets > self._max_octets:
+            self._drop(max(self._pending.values(), key=lambda pending: pending.size).id)

@@ -18,6 +18,10 @@ from .digest import DIGEST_LENGTHS
 NO_NAME: Final = b"/"
 """What stands for the handle in requests that have none."""
 
+MAX_NAME: Final = 2048
+"""Octets of the longest handle that stands for somebody, or that a response may hold. Names that a request is about
+may be longer, as far as the message goes: that no such record exists is for the registry to say."""
+
 ANONYMOUS_INDEX: Final = -1
 """The index of nobody, in the set-up of an anonymous session."""
 
@@ -108,7 +112,7 @@ class ChallengeAnswer:
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
-        return cls(reader.text(), reader.bytes_(), reader.i32(), reader.bytes_())
+        return cls(reader.text(), reader.bytes_(MAX_NAME), reader.i32(), reader.bytes_())
 
     def write(self, writer: Writer, _version: Version) -> None:
         writer.text(self.auth_type).bytes_(self.handle).i32(self.index).bytes_(self.answer)
@@ -126,7 +130,7 @@ class VerifyChallenge:
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
-        handle, index, nonce = reader.bytes_(), reader.i32(), reader.bytes_()
+        handle, index, nonce = reader.bytes_(MAX_NAME), reader.i32(), reader.bytes_()
         # A first octet of 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of an octet string.
         first = reader.peek()
         digest = reader.octets(1 + DIGEST_LENGTHS[first])[1:] if first in DIGEST_LENGTHS else reader.bytes_()
@@ -167,11 +171,11 @@ class SessionSetup:
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
         mode, timeout = ExchangeMode(reader.i16()), reader.i32()
-        handle, index = reader.bytes_(), reader.i32()
+        handle, index = reader.bytes_(MAX_NAME), reader.i32()
         if mode in _MODES_WITH_KEY:
             return cls(mode, timeout, handle, index, public_key=reader.bytes_())
         if mode == ExchangeMode.HANDLE_KEY:
-            return cls(mode, timeout, handle, index, key_handle=reader.bytes_(), key_index=reader.i32())
+            return cls(mode, timeout, handle, index, key_handle=reader.bytes_(MAX_NAME), key_index=reader.i32())
         return cls(mode, timeout, handle, index)
 
     def write(self, writer: Writer, _version: Version) -> None:

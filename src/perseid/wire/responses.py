@@ -13,10 +13,7 @@ from perseid.records.value import Value, read_values, write_values
 from .codes import OpCode, OpFlag, ResponseCode, Version
 from .digest import DigestAlgorithm, RequestDigest
 from .message import Message
-from .requests import ExchangeMode
-
-MAX_NAME: Final = 2048
-"""Octets of the longest handle accepted in a response, as deployed."""
+from .requests import MAX_NAME, ExchangeMode
 
 NAMES_PER_LIST: Final = 50
 """Handles in one message of a list; more of them follow in further messages."""

@@ -26,7 +26,7 @@ from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from .credentials import sign
 from .digest import RequestDigest
 from .envelope import EARLY_REQUEST_ID, MAX_MESSAGE, Envelope
-from .errors import RemoteProtocolError
+from .errors import LocalProtocolError, RemoteProtocolError
 from .exchange import derive_session_key, make_key_pair, shared_secret
 from .framing import Frame
 from .header import LIFETIME, UNKNOWN_SERIAL, Header
@@ -50,6 +50,7 @@ _COPIED_FLAGS = (
     | OpFlag.DO_NOT_REFER
     | OpFlag.REQUEST_DIGEST
 )
+_MINTING = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE))
 _NEVER_MACED = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
 _MAX_ID = 0x7FFF_FFFF
 
@@ -70,6 +71,10 @@ class ServerSettings:
     """Seconds of idleness after which a session ends, where the client names none."""
     cipher: Cipher = Cipher.AES
     """How sessions encrypt."""
+
+    def __post_init__(self) -> None:
+        if not -0x8000 <= self.site_serial <= 0x7FFF:
+            raise LocalProtocolError(f"a site's serial number has 16 bits; {self.site_serial} does not fit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +172,28 @@ class Server:
 
     # Receiving
 
-    def receive(self, frame: Frame, now: float, *, private_transport: bool = False) -> Received:
-        """Take a message: envelope and what followed it, from whatever transport."""
+    def receive(self, frame: Frame, now: float, *, http: bool = False, private_transport: bool = False) -> Received:
+        """Take a message: envelope and what followed it. Over HTTP two failures have other codes."""
         try:
             return self._receive(frame, now, private_transport)
         except _EarlyFailure as failure:
-            return self.early_failure(failure.code, failure.text, now, failure.answered)
+            code = failure.http_code if http and failure.http_code is not None else failure.code
+            return self.early_failure(code, failure.text, now, answered=failure.answered)
 
-    def early_failure(self, code: ResponseCode, text: str, now: float, answered: Envelope | None = None) -> Reply:
-        """The answer to something that is not a message; it echoes the ids of `answered` if that is given."""
-        header = Header(OpCode.RESERVED, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + LIFETIME)
+    def early_failure(
+        self,
+        code: ResponseCode,
+        text: str,
+        now: float,
+        *,
+        opcode: OpCode = OpCode.RESERVED,
+        answered: Envelope | None = None,
+    ) -> Reply:
+        """The answer to something that is not a message, or (with its opcode) not for this interface.
+
+        It echoes the ids of `answered` if that is given.
+        """
+        header = Header(opcode, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + LIFETIME)
         envelope = Envelope(ASSUMED, CURRENT, request_id=EARLY_REQUEST_ID)
         if answered is not None:
             envelope = replace(envelope, session_id=answered.session_id, request_id=answered.request_id)
@@ -188,10 +205,11 @@ class Server:
         if not 0 <= envelope.length <= MAX_MESSAGE:
             raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
         if envelope.encrypted:
-            payload = self._decrypt(envelope, payload, now)
-        if len(payload) < header_module.LENGTH:
+            message, body = self._open(envelope, payload, now)
+        elif len(payload) < header_module.LENGTH:
             raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
-        message, body = self._understand(envelope, payload, now)
+        else:
+            message, body = self._understand(envelope, payload, now)
         request = Request(message, body, None, envelope.request_id, private_transport=private_transport)
         if envelope.session_id > 0:
             session = self.sessions.use(envelope.session_id, now)
@@ -201,16 +219,28 @@ class Server:
             request = replace(request, session=session)
         return self._dispatch(request, now)
 
-    def _decrypt(self, envelope: Envelope, payload: bytes, now: float) -> bytes:
+    def _open(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
+        """Decrypt a message and understand it.
+
+        Whatever is wrong with it gets one and the same answer: whoever sends altered ciphertext must not learn from
+        the answer how far it was understood. So its MAC is checked here, before anything is done; the answer to a
+        challenge has none, and counts only while its challenge waits.
+        """
         if envelope.session_id <= 0:
             raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT)
         session = self.sessions.use(envelope.session_id, now)
         if session is None:
-            raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION, envelope)
+            failed = ResponseCode.SESSION_FAILED
+            raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION, answered=envelope, http_code=failed)
         try:
-            return session.open(payload)
-        except RemoteProtocolError as error:
-            raise _EarlyFailure(error.code, CANNOT_DECRYPT) from error
+            message, body = self._understand(envelope, session.open(payload), now)
+            if message.header.opcode != OpCode.RESPONSE_TO_CHALLENGE:
+                session.authenticate(message)
+            elif self.challenges.find(envelope.session_id, now) is None:
+                raise RemoteProtocolError("no challenge waits for an answer")
+        except (RemoteProtocolError, _EarlyFailure) as error:
+            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT) from error
+        return message, body
 
     def _understand(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
         try:
@@ -219,7 +249,8 @@ class Server:
             if opcode == OpCode.RESERVED:
                 raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, f"Unknown opCode in message: {opcode.value}")
             if opcode not in REQUESTS or not message.header.is_request:
-                raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
+                http_code = None if opcode in REQUESTS else ResponseCode.PROTOCOL_ERROR
+                raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD, http_code=http_code)
             return message, REQUESTS[opcode](message.body_reader(), message.version, int(now))
         except InvalidData as error:
             raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD) from error
@@ -274,24 +305,26 @@ class Server:
 
     def _challenge(self, request: Request, now: float) -> Reply:
         message, session = request.message, request.session
-        if session is not None:
-            # Before anything is kept: a session has one challenge at a time, which strangers must not replace.
-            try:
-                session.authenticate(message)
-            except RemoteProtocolError as error:
-                return self.respond(request, error.code, Failure.of(error.message), now)
         version = common_version(message.envelope.suggested)
         challenge_id = self._new_id() if session is None else session.id
         pending = self.challenges.find(challenge_id, now)
-        if pending is None or pending.request.octets != message.octets or pending.answered_by is not None:
+        known = pending is not None and pending.is_for(message)
+        if session is not None:
+            # Before anything is kept: a session has one challenge at a time, which strangers must not replace, nor
+            # whoever repeats an old request.
+            try:
+                session.authenticate(message)
+                if not known:
+                    session.check_counter(message)
+            except RemoteProtocolError as error:
+                return self.respond(request, error.code, Failure.of(error.message), now)
+        if pending is None or not known:
             digest = RequestDigest.of(message.octets, version)
             pending = Pending(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
             self.challenges.add(pending)
         header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
         if version.at_least(1):
             header = replace(header, flags=header.flags | OpFlag.REQUEST_DIGEST)
-        else:
-            header = replace(header, flags=header.flags & ~OpFlag.REQUEST_DIGEST)
         envelope = replace(self._envelope(request), session_id=challenge_id)
         body = challenge_body(pending.nonce, pending.digest, version)
         return Reply((self._finish(Message.build(envelope, header, body), request, private=False),))
@@ -343,7 +376,8 @@ class Server:
         self.sessions.add(session, now)
         prefix = cipher.to_bytes(4, "big") if suggested.at_least(4) else b""
         body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
-        return self.respond(request, ResponseCode.SUCCESS, body, now, session_id=session.id)
+        # The new session is answered under its own id: an older one that the request came in has no part in it.
+        return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
 
     def _refuse_key_exchange(self, request: Request, now: float) -> Reply:
         if request.session is None:
@@ -364,8 +398,10 @@ class Server:
 
     def _new_id(self) -> int:
         """A number that is neither a session's nor a challenge's; sessions and challenges share one sequence."""
-        self._last_id = self._last_id % _MAX_ID + 1
-        return self._last_id
+        while True:
+            self._last_id = self._last_id % _MAX_ID + 1
+            if self._last_id not in self.sessions and self._last_id not in self.challenges:
+                return self._last_id
 
     # Responding
 
@@ -385,7 +421,8 @@ class Server:
         header = self._header(request, code, now)
         flags = header.flags
         if code == ResponseCode.SUCCESS:
-            flags |= request.flags & OpFlag.MINT_SUFFIX
+            if request.opcode in _MINTING:
+                flags |= request.flags & OpFlag.MINT_SUFFIX
             flags |= OpFlag.OVERWRITE * overwritten
         flags |= OpFlag.CONTINUOUS * more
         digest = RequestDigest.of(request.message.octets, version) if OpFlag.REQUEST_DIGEST in flags else None
@@ -394,12 +431,14 @@ class Server:
             envelope = replace(envelope, session_id=session_id)
         message = Message.build(envelope, replace(header, flags=flags), write_response(body, digest))
         reply = Reply((self._finish(message, request, private=_is_private(body)),))
-        self._remember(request, reply)
+        self._remember(request, reply, more=more)
         return reply
 
     def _header(self, request: Request, code: ResponseCode, now: float) -> Header:
         asked = request.message.header
         flags = asked.flags & _COPIED_FLAGS | OpFlag.RECURSIVE
+        if not common_version(request.message.envelope.suggested).at_least(1):
+            flags &= ~OpFlag.REQUEST_DIGEST
         if self._settings.is_primary:
             flags |= OpFlag.AUTHORITATIVE
         return Header(asked.opcode, code, flags, self._settings.site_serial, asked.recursion, int(now) + LIFETIME)
@@ -429,23 +468,35 @@ class Server:
             return Frame(*session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
 
-    def _remember(self, request: Request, reply: Reply) -> None:
-        """Keep what a challenge's answer got, so that its repetition executes nothing."""
+    def _remember(self, request: Request, reply: Reply, *, more: bool) -> None:
+        """Keep what a challenge's answer got, so that its repetition executes nothing and gets the same."""
         pending = request.challenge
-        if pending is not None and request.identity is not None:
+        if pending is None or request.identity is None:
+            return
+        pending.is_list |= more
+        if not pending.is_list:
             octets = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
-            self.challenges.settle(pending, (*pending.reply, *octets))
+            self.challenges.settle(pending, octets)
 
 
 class _EarlyFailure(Exception):
     """A message that cannot be answered as a request."""
 
-    def __init__(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> None:
+    def __init__(
+        self,
+        code: ResponseCode,
+        text: str,
+        *,
+        answered: Envelope | None = None,
+        http_code: ResponseCode | None = None,
+    ) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.answered = answered
         """The envelope whose ids the answer echoes, where deployed servers do that."""
+        self.http_code = http_code
+        """The code over HTTP, where it is another."""
 
 
 def _is_private(body: ResponseBody) -> bool:

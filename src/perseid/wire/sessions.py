@@ -115,12 +115,16 @@ class Session:
 
     def check(self, message: Message, *, replay_allowed: bool = False) -> None:
         """Verify a message's MAC and counter and use the counter up; the error says which of the two was wrong."""
-        counter = self.authenticate(message).counter
-        counted = self.version.at_least(5)
-        if counted and not replay_allowed and not self.received.is_fresh(counter):
-            message_ = "the counter was used before"
-            raise RemoteProtocolError(message_, ResponseCode.SESSION_MESSAGE_REJECTED)
-        self.received.record(counter)
+        credential = self.authenticate(message)
+        if not replay_allowed:
+            self.check_counter(message)
+        self.received.record(credential.counter)
+
+    def check_counter(self, message: Message) -> None:
+        """Refuse a message whose counter was used before; versions before 2.5 do not count."""
+        counter = 0 if message.credential is None else message.credential.counter
+        if self.version.at_least(5) and not self.received.is_fresh(counter):
+            raise RemoteProtocolError("the counter was used before", ResponseCode.SESSION_MESSAGE_REJECTED)
 
     def seal(self, message: Message, random: Random) -> tuple[Envelope, bytes]:
         """Encrypt a message: its envelope and what follows it."""
@@ -148,6 +152,9 @@ class SessionTable:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __contains__(self, session_id: int) -> bool:
+        return session_id in self._sessions
 
     def add(self, session: Session, now: float) -> None:
         """Begin a session; the unproved one unused for longest makes room, and if need be any other."""
