@@ -10,7 +10,14 @@ JOBS ?= auto
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help env test lint fuzz bench lock unicode format clean
+# The environment belongs to one Python. Naming another one makes it anew; naming none keeps the one that is there.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell $(PYTHON) -c 'import os, sys; print(os.path.realpath(sys.executable))'),$(shell sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg 2>/dev/null))
+OTHER_PYTHON := other-python
+endif
+endif
+
+.PHONY: help env test lint fuzz bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -18,10 +25,10 @@ help:  ## show the targets
 env: $(STAMP)  ## make or refresh .venv with the locked versions
 
 # python3-venv is a package of its own on Debian; other systems bring it with Python.
-$(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py
+$(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHON)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@[ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

@@ -5,13 +5,13 @@ which is how malformed arguments and lines reach the parsers.
 """
 
 import importlib
-import tomllib
+import re
 import zlib
 from collections.abc import Callable
-from importlib.resources import files
 
 from perseid.names import (
     KNOWN_RESOLVERS,
+    CaseRule,
     CordraName,
     Handle,
     InvalidName,
@@ -29,8 +29,10 @@ from perseid.names import (
     to_http,
     to_path,
 )
+from perseid.names.errors import rules
 
-RULES = tomllib.loads(files("perseid.names").joinpath("rules.toml").read_text(encoding="utf-8")).keys()
+RULES = rules().keys()
+BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 RESOLVER = Resolver.parse("http://example.org/hdl")
 RESOLVERS = (RESOLVER, *KNOWN_RESOLVERS)
 
@@ -118,9 +120,24 @@ def _uri(octets: bytes) -> None:
         reference = parse_uri(text, RESOLVERS)
     except InvalidName as problem:
         _check_problem(problem, text)
+        _check_lookup(text)
         return
+    assert not BAD_ESCAPE.search(text)
+    assert parse_uri(text, RESOLVERS, for_lookup=True) == reference
     assert parse_human(text, RESOLVERS) == reference
     _check_forms(reference)
+
+
+def _check_lookup(text: str) -> None:
+    """What is read for look-up only is a name that can be kept, and survives the round trip."""
+    try:
+        reference = parse_uri(text, RESOLVERS, for_lookup=True)
+    except InvalidName as problem:
+        _check_problem(problem, text)
+        return
+    assert not BAD_ESCAPE.search(text)
+    assert Handle.for_lookup(str(reference.handle)) == reference.handle
+    assert parse_uri(to_path(reference), for_lookup=True) == reference
 
 
 def _human(octets: bytes) -> None:
@@ -222,9 +239,10 @@ def _suggest(octets: bytes) -> None:
         return zlib.crc32(name.encode()) % 4 == 0
 
     scheme = PilinCheck() if octets[:1] == b"~" else None
-    names = suggest(text, exists, scheme=scheme, limit=3)
+    case = CaseRule.INSENSITIVE if octets[1:2] == b"~" else CaseRule.SENSITIVE
+    names = suggest(text, exists, scheme=scheme, case=case, limit=3)
     assert tried <= MAX_TRIES
-    assert len(names) == len(set(names)) <= 3
+    assert len(names) == len({case.key(Handle.parse(name)) for name in names}) <= 3
     assert text not in names
     for name in names:
         handle = Handle.parse(name)
@@ -263,6 +281,10 @@ _TYPICAL = (
     "20.500/f58fb49e-b1f8-48f0-a606-e84cef294be5",
     "D7J1G0DQH",
     "~(hdl:102.100.272/D7JIGODQHJ).",
+    "~~hdl:102.100.272/D7JIGODQHJ",
+    "hdl:1%/x",
+    "hdl:10.1/a%?q",
+    "\ufeff10.1/x",
     "TR-dddd\nTR-0042",
     "eeeek\n2b9fk",
 )

@@ -5,10 +5,14 @@ and optionally with `SEEDS`, inputs to begin with, and `WORDS`, pieces to try. E
 (see `_child.py`). Inputs that reach new code are kept in a corpus, so that the next run begins where this one ended.
 An input that shows a bug is kept beside the corpus, the whole run fails, and the last lines say how to repeat it.
 
-A file that begins with "_" is no target unless it is named: `--target selftest` (`_selftest.py`) has a bug on purpose.
+Inputs come from atheris, guided by coverage. It is not built for every Python and every processor; where it is not
+installed a plain driver (`_plain.py`) makes random changes to the seeds, and a line says so.
+
+A file that begins with "_" is no target, except that `--target selftest` (`_selftest.py`) has a bug on purpose.
 """
 
 import argparse
+import importlib.util
 import re
 import subprocess
 import sys
@@ -28,16 +32,16 @@ def found() -> list[str]:
     return sorted(path.stem for path in HERE.glob("[!_]*.py") if path.name != Path(__file__).name)
 
 
-def run(target: str, limit: list[str], corpus: Path) -> bool:
+def run(target: str, driver: str, limit: list[str], corpus: Path) -> bool:
     """Run one target; whether it went well."""
     inputs, findings = corpus / target, corpus / f"{target}-findings"
     for folder in (inputs, findings):
         folder.mkdir(parents=True, exist_ok=True)
     module = target if (HERE / f"{target}.py").exists() else f"_{target}"
-    child = [sys.executable, str(HERE / "_child.py"), module, str(inputs)]
+    child = [sys.executable, str(HERE / "_child.py"), driver, module]
     limits = [*limit, f"-max_len={MAX_LEN}", f"-timeout={TIMEOUT}"]
     output = [f"-artifact_prefix={findings}/", "-print_final_stats=1"]
-    done = subprocess.run([*child, *limits, *output], check=False, capture_output=True)
+    done = subprocess.run([*child, str(inputs), *limits, *output], check=False, capture_output=True)
     text = done.stdout + done.stderr
     counts = [int(count) for groups in _EXECUTED.findall(text) for count in groups if count]
     executions = max(counts, default=0)
@@ -46,7 +50,7 @@ def run(target: str, limit: list[str], corpus: Path) -> bool:
     if not well:
         print(text.decode(errors="replace")[-8_000:])
         for finding in sorted(findings.iterdir()):
-            print(f"repeat with: {sys.executable} {HERE / '_child.py'} {module} {finding}")
+            print(f"repeat with: {' '.join(child)} {finding}")
     return well
 
 
@@ -56,13 +60,18 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=int, default=60, help="how long each target runs; default 60")
     length.add_argument("--runs", type=int, help="how many inputs each target gets, always the same ones")
-    hidden = sorted(path.stem.removeprefix("_") for path in HERE.glob("_*.py") if path.stem != "_child")
-    choices = [*found(), *hidden]
+    choices = [*found(), "selftest"]
     parser.add_argument("--target", action="append", choices=choices, help="may be repeated; default all but selftest")
+    guided = importlib.util.find_spec("atheris") is not None
+    default = "atheris" if guided else "plain"
+    parser.add_argument("--driver", choices=["atheris", "plain"], default=default, help=f"default here {default}")
     parser.add_argument("--corpus", type=Path, default=HERE / "corpus", help="where inputs are kept")
     options = parser.parse_args()
     limit = [f"-max_total_time={options.seconds}"] if options.runs is None else [f"-runs={options.runs}", "-seed=1"]
-    well = [run(target, limit, options.corpus) for target in options.target or found()]
+    if options.driver == "plain":
+        why = "" if guided else "atheris is not installed: "
+        print(f"{why}plain random input, not guided by coverage", flush=True)
+    well = [run(target, options.driver, limit, options.corpus) for target in options.target or found()]
     sys.exit(not all(well))
 
 

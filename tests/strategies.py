@@ -4,6 +4,7 @@ What is legal is computed here from the pinned Unicode data, not taken from the 
 package's own table is found and not repeated.
 """
 
+import re
 from itertools import islice
 
 import unicodedata2
@@ -62,6 +63,14 @@ def handles() -> st.SearchStrategy[Handle]:
     return st.builds(Handle, prefixes(), suffixes) | long
 
 
+def kept_handles() -> st.SearchStrategy[Handle]:
+    """Handles that some server may have registered, legal here or not."""
+    # Three octets for each character at most: that is far from the limit.
+    anything = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40) | _suffixes.map(lambda text: text[:40])
+    prefix = anything.map(lambda text: text.replace("/", "") or ".")
+    return handles() | st.builds(Handle, prefix, anything)
+
+
 _query_characters = st.sampled_from(list("azAZ09-._~!$&'()*+,;=:@/?"))
 _escapes = st.binary(min_size=1, max_size=1).map(lambda octet: f"%{octet.hex()}")
 
@@ -113,6 +122,11 @@ _PIECES = [
     *(" ", "\t", "\u00a0", "\u3000", "é", "\u017f", "\u0130", "\ud800", "\udc00", "\U0001f600", "\u202e", "\ufdd0"),
     *("D7J1G0DQH", "d7j1g0dqh", "O", "I", "EEF4DF17361A42E2B975E554663B70C3", "(", ")", '"', "x" * 3000),
 ]
+
+
+def utf_8_texts() -> st.SearchStrategy[str]:
+    """The same without halves of surrogate pairs, so that a handle can hold it."""
+    return texts().map(lambda text: re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
 def texts() -> st.SearchStrategy[str]:

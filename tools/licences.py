@@ -1,14 +1,11 @@
 """Check the licences of everything that is installed along with perseid at run time.
 
-    tools/licences.py [--extra NAME ... | --no-extras]
-
-Walks the requirements of the installed distribution (by default with the extra `postgres`), prints one line
-for each and fails, naming the offenders, when a licence is unknown or not in the list below. A licence is
+Walks the requirements of the installed distribution with those extras that users install, prints one line for
+each and fails, naming the offenders, when a licence is unknown or not in the list below. A licence is
 read from `License-Expression` where there is one, otherwise from the `License` field and the classifiers
 together. What cannot be read with certainty is refused: a person looks, and extends a table here.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +15,9 @@ from importlib import metadata
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+EXTRAS = ("postgres",)
+"""The extras that users install; the others are for development."""
 
 # SPDX identifiers of licences whose terms let Apache-2.0 software depend on the work and travel with it.
 ALLOWED = frozenset(
@@ -206,19 +206,10 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(f"{name:<{first}}  {version:<{second}}  {licence}" for name, version, licence in rows)
 
 
-def main(arguments: Sequence[str] | None = None, find: Find = metadata.distribution) -> int:
+def main(find: Find = metadata.distribution) -> int:
     """Print the table; return 1, with the reasons on standard error, when a licence is refused."""
-    parser = argparse.ArgumentParser(description="Check the licences of all run-time dependencies.")
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--extra", action="append", metavar="NAME", help="an extra to include (default: postgres)")
-    choice.add_argument("--no-extras", action="store_true", help="only what is always installed")
-    options = parser.parse_args(arguments)
-    extras = [] if options.no_extras else options.extra or ["postgres"]
     try:
-        unknown = set(extras).difference(find("perseid").metadata.get_all("Provides-Extra") or ())
-        if unknown:
-            parser.error(f"perseid has no such extra: {', '.join(sorted(unknown))}")
-        findings = [judge(distribution) for distribution in closure("perseid", extras, find)]
+        findings = [judge(distribution) for distribution in closure("perseid", EXTRAS, find)]
     except metadata.PackageNotFoundError as error:
         print(f"{error.name} is needed and not installed; `make env` installs it", file=sys.stderr)
         return 1

@@ -1,10 +1,9 @@
 """Generate `perseid/names/_unicode_table.py` from the one Unicode version that the package ships.
 
 The data comes from the pinned package unicodedata2, never from the interpreter: a name that is legal today
-must be legal on every Python, now and later. `--check` fails instead of writing.
+must be legal on every Python, now and later.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -60,11 +59,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Write the table, or with `--check` say whether it is the one that would be written."""
-    if "--check" in sys.argv[1:]:
-        if TABLE.read_text() != table():
-            sys.exit(f"{TABLE.name} is not what Unicode {unicodedata2.unidata_version} gives; run: make unicode")
-        return
+    """Write the table."""
     TABLE.write_text(table())
     print(f"{TABLE.name}: Unicode {unicodedata2.unidata_version}")
 

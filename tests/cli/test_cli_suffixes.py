@@ -1,23 +1,16 @@
 """`perseid suffix`: PILIN suffixes from moments and back, CORDRA paths (P1, P3, P7, C3 at the command line)."""
 
+import json
 import re
 from uuid import UUID
 
 import pytest
 
 from tests.cli.program import refused, run
-
-VECTORS = [
-    ("Y35XYS0QH", 13399357792865, "2007-05-25T03:49:52.865Z"),
-    ("2RDV0T0QH", 13399359587645, "2007-05-25T04:19:47.645Z"),
-    ("0N8J991QH", 13399797034750, "2007-05-30T05:50:34.750Z"),
-    ("8RBZF0DQH", 13409306026063, "2007-09-17T07:13:46.063Z"),
-    ("D7J1G0DQH", 13409306090919, "2007-09-17T07:14:50.919Z"),
-    ("X4NDP2JQH", 13412920160060, "2007-10-29T03:09:20.060Z"),
-]
+from tests.pilin_vectors import PILIN
 
 
-@pytest.mark.parametrize(("suffix", "milliseconds", "time"), VECTORS)
+@pytest.mark.parametrize(("suffix", "milliseconds", "time"), PILIN)
 def test_pilin_goes_from_a_moment_to_a_suffix_and_back(suffix: str, milliseconds: int, time: str) -> None:
     """P1, P7."""
     assert run("suffix", "pilin", "--at", time).out == f"{suffix}\n"
@@ -47,10 +40,22 @@ def test_pilin_json_of_now_is_consistent() -> None:
     assert run("suffix", "pilin", "--decode", now["suffix"], "--json").json == now
 
 
-@pytest.mark.parametrize("moment", ["1582-10-15", "0001-01-01T00:00:00+23:59", "1609-10-24T00:00:00Z", "9999-12-31"])
-def test_pilin_refuses_years_out_of_reach(moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "shown"),
+    [
+        ("1582-10-15", "1582-10-15T00:00:00Z"),
+        ("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00+23:59"),
+        ("1609-10-24T00:00:00Z", "1609-10-24T00:00:00Z"),
+        ("2500-01-01", "2500-01-01T00:00:00Z"),
+        ("9999-12-31", "9999-12-31T00:00:00Z"),
+    ],
+)
+def test_pilin_refuses_years_out_of_reach_naming_the_time_and_the_reach(moment: str, shown: str) -> None:
     """P3."""
-    assert "they reach from 1609 to 2420" in refused(run("suffix", "pilin", "--at", moment), "P3")
+    sentence = refused(run("suffix", "pilin", "--at", moment), "P3")
+    assert f"for {shown}: they begin at 1609-10-24T" in sentence
+    assert "and end at 2420-08-16T" in sentence
+    assert "millisecond" not in sentence
 
 
 def test_pilin_ends_where_nine_characters_end() -> None:
@@ -118,3 +123,15 @@ def test_cordra_refuses_other_versions(version: str) -> None:
     done = run("suffix", "cordra", "--version", version)
     assert (done.code, done.out) == (2, "")
     assert "version" in done.err
+
+
+def test_pilin_decodes_standard_input_line_by_line() -> None:
+    """P7."""
+    lines = "\ufeffD7J1G0DQH\r\n\nO7J1G0DQH\nx4ndp2jqh\nD7J1G0DQH" + "0" * 70_000 + "\n"
+    done = run("suffix", "pilin", "--decode", "-", given=lines.encode())
+    assert (done.code, done.out) == (1, "2007-09-17T07:14:50.919Z\n2007-10-29T03:09:20.060Z\n")
+    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in complaints] == [" line 3", " line 5"]
+    assert "did you mean the digit 0?" in complaints[0]
+    several = run("suffix", "pilin", "--decode", "-", "--json", given=b"D7J1G0DQH\nX4NDP2JQH\n")
+    assert [json.loads(line)["suffix"] for line in several.out.splitlines()] == ["D7J1G0DQH", "X4NDP2JQH"]

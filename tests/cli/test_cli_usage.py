@@ -58,6 +58,20 @@ def test_help_of_a_command_explains_shows_an_example_and_mentions_json(path: tup
     assert re.search(rf"^ Examples?:\s+perseid {' '.join(path)}\b", done.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=words)
+def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: tuple[str, ...]) -> None:
+    shown = run(*path, "--help").out
+    assert "<bool>" not in shown
+    assert "{" not in shown
+    (usage,) = re.findall(r"^ Usage: perseid (.+?) *$", shown, re.MULTILINE)
+    assert usage.removeprefix(" ".join(path)).strip() in {
+        "[OPTIONS]",
+        "[OPTIONS] TEXT",
+        "[OPTIONS] [RULE]",
+        "[OPTIONS] COMMAND [ARGS]...",
+    }
+
+
 @pytest.mark.parametrize("path", LEAVES, ids=words)
 def test_the_examples_in_help_work(path: tuple[str, ...]) -> None:
     shown = run(*path, "--help", environ={"COLUMNS": "300"}).out

@@ -5,13 +5,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Allocator, InvalidName, MemoryLease, NameMisuse, Pilin, Source
-from perseid.names.allocator import CHUNK, DEFAULT_MAX_AHEAD, PATIENCE_MS
+from perseid.names import STRICT_CLOCK, Allocator, InvalidName, MemoryLease, NameMisuse, Pilin, Source, pilin
+from perseid.names.allocator import CHUNK, DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE
 from tests.names.support import NOON, World, misused
 
 THREADS = 8
@@ -80,6 +81,13 @@ def test_p6_a_lease_begins_at_the_clock_or_after_the_last_one(last: int, count: 
     assert lease(1, 0) == first + count
 
 
+def test_p6_a_look_at_the_lease_takes_nothing() -> None:
+    lease = MemoryLease()
+    assert lease(0, 1_000) == 1_000
+    assert lease(0, 5) == 5
+    assert (lease(2, 7), lease(0, 7), lease(0, 7), lease(1, 7)) == (7, 9, 9, 9)
+
+
 def test_p6_two_requests_in_one_millisecond_get_two_numbers() -> None:
     world = World()
     shared = allocator(world)
@@ -105,7 +113,7 @@ def test_p6_numbers_are_leased_exactly_as_asked_for_in_chunks() -> None:
         return lease(count, now)
 
     taken = Allocator(counted, world.clock, world.sleep).take(2 * CHUNK + 1)
-    assert sizes == [CHUNK, CHUNK, 1]
+    assert sizes == [0, CHUNK, 0, CHUNK, 0, 1], "each time a look first"
     assert taken == list(range(NOON, NOON + 2 * CHUNK + 1))
 
 
@@ -128,7 +136,7 @@ def test_p6_within_the_lead_nobody_waits() -> None:
 
 def test_p6_a_strict_clock_gives_a_thousand_a_second() -> None:
     world = World()
-    strict = allocator(world, 0)
+    strict = allocator(world, STRICT_CLOCK)
     taken = [number for _ in range(3_000) for number in strict.take(1)]
     assert taken == list(range(NOON, NOON + 3_000))
     assert world.now == taken[-1]
@@ -138,21 +146,66 @@ def test_p6_a_clock_that_is_plainly_wrong_is_an_error_and_not_a_long_silence() -
     world = World()
     shared = allocator(world, 1_000)
     shared.take(1)
-    world.now -= 1_000 + PATIENCE_MS
+    world.now -= 1_000 + DEFAULT_PATIENCE
     problem = misused(shared.take, 2)
     assert problem.rule == "P6"
     assert "61 s ahead" in problem.message
     assert "1 s are allowed" in problem.message
     assert world.slept == []
-    world.now += 3
-    assert shared.take(1) == [NOON + 3]
+    world.now += 1
+    assert shared.take(1) == [NOON + 1], "what was refused is not lost"
 
 
 def test_p6_a_clock_that_stands_still_wears_patience_out() -> None:
     slept: list[float] = []
-    frozen = Allocator(MemoryLease(), lambda: NOON, slept.append, max_ahead=0)
+    lease = MemoryLease()
+    frozen = Allocator(lease, lambda: NOON, slept.append, max_ahead=STRICT_CLOCK)
     assert misused(frozen.take, 101).rule == "P6"
-    assert slept == [0.1] * (PATIENCE_MS // 100)
+    assert slept == [0.1] * (DEFAULT_PATIENCE // 100)
+    assert lease(0, 0) == 0, "nothing was leased"
+
+
+@pytest.mark.parametrize("days", [1, 100])
+def test_p6_without_end_of_patience_the_minter_waits_as_long_as_it_takes(days: int) -> None:
+    """So the document says; the default is a minute, for the reason that stands there."""
+    world = World()
+    patient = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, patience=None)
+    patient.take(1)
+    world.now -= days * 86_400_000
+    assert patient.take(1) == [NOON + 1]
+    assert world.now == NOON + 1
+
+
+def test_p6_a_source_says_how_patient_its_minter_is() -> None:
+    world = World()
+    source = world.source(max_ahead=STRICT_CLOCK)
+    (first,) = Pilin().mint(source)
+    world.now -= 86_400_000
+    assert misused(Pilin().mint, source).rule == "P6"
+    (second,) = Pilin().mint(replace(source, patience=None))
+    assert pilin.decode(second) == pilin.decode(first) + 1
+
+
+def test_p6_patience_is_what_it_is_told_to_be() -> None:
+    world = World()
+    hasty = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, patience=10)
+    assert hasty.take(11) == list(range(NOON, NOON + 11))
+    assert misused(hasty.take, 12).rule == "P6"
+    assert hasty.take(1) == [NOON + 11]
+
+
+def test_p6_somebody_faster_between_look_and_lease_costs_a_second_wait_and_no_number_twice() -> None:
+    world = World()
+    lease = MemoryLease()
+
+    def crowded(count: int, now: int) -> int:
+        if count:
+            lease(50, now)  # another caller
+        return lease(count, now)
+
+    strict = Allocator(crowded, world.clock, world.sleep, STRICT_CLOCK)
+    assert strict.take(10) == list(range(NOON + 50, NOON + 60))
+    assert world.now == NOON + 59
 
 
 def test_p6_a_negative_number_of_names_is_misuse() -> None:
@@ -172,12 +225,13 @@ def test_p6_over_any_clock_numbers_are_new_ascending_and_near(requests: list[tup
     given_out: set[int] = set()
     for count, jump in requests:
         world.now += jump
-        asked_at = world.now
+        asked_at, last = world.now, lease._last
         try:
             taken = shared.take(count)
         except NameMisuse:
             # Only a clock that fell behind by more than the lead and a minute's patience may lead here.
-            assert lease._last - max_ahead - world.now > PATIENCE_MS
+            assert last + min(count, CHUNK) - max_ahead - world.now > DEFAULT_PATIENCE
+            assert lease._last == last, "what was refused is not lost"
             continue
         assert taken == sorted(set(taken))
         assert len(taken) == count

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perseid.names import Cordra, CordraName, Handle, InvalidName, Reference, cordra, parse_uri
 from tests.names.support import NOON, World, attempt, facts, misused, refused
-from tests.strategies import authorities, hexadecimal, queries, texts
+from tests.strategies import authorities, hexadecimal, queries, utf_8_texts
 
 PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
 
@@ -143,7 +143,7 @@ def test_c1_c2_c4_parse_and_handle_are_inverse(
     assert Cordra().normalise(handle) == Cordra().normalise(Cordra().normalise(handle)) == name.handle
 
 
-@given(authorities() | texts(), texts() | st.builds(str.__add__, hexadecimal(32), texts()))
+@given(authorities() | utf_8_texts(), utf_8_texts() | st.builds(str.__add__, hexadecimal(32), utf_8_texts()))
 def test_c2_an_arbitrary_suffix_is_refused_properly_or_is_kept(prefix: str, suffix: str) -> None:
     handle = Handle(prefix.replace("/", "") or "1", suffix or "x")
     answer = attempt(CordraName.parse, handle)
@@ -164,7 +164,34 @@ def test_c2_an_arbitrary_suffix_is_refused_properly_or_is_kept(prefix: str, suff
     ],
 )
 def test_u6_query_and_fragment_join_only_a_bare_cordra_identifier(handle: Handle) -> None:
-    assert refused(cordra.join, Reference(handle, "q")).rule in {"C1", "C2"}
+    problem = refused(cordra.join, Reference(handle, "q"))
+    assert problem.rule in {"C1", "C2"}
+    assert problem.position is not None
+    assert problem.character == str(handle)[problem.position]
+    if "own" in handle.suffix:
+        assert problem.position == 5 + 32
+
+
+@pytest.mark.parametrize(
+    ("authority", "path", "query", "fragment"),
+    [
+        ("10.x", PATH, None, None),
+        ("10..1", PATH, None, None),
+        ("", PATH, None, None),
+        ("10.1", PATH.lower(), None, None),
+        ("10.1", PATH[:-1], None, None),
+        ("10.1", PATH + "\n", None, None),
+        ("10.1", PATH, "a b", None),
+        ("10.1", PATH, "%4", None),
+        ("10.1", PATH, "a#b", None),
+        ("10.1", PATH, "q", "é"),
+        ("10.1", PATH, None, "\ud800"),
+    ],
+)
+def test_c1_c2_c4_a_program_cannot_put_together_what_is_no_cordra_identifier(
+    authority: str, path: str, query: str | None, fragment: str | None
+) -> None:
+    assert misused(CordraName, authority, path, query, fragment).rule == "C2"
 
 
 def test_u6_what_is_joined_obeys_the_length_of_handles() -> None:

@@ -3,22 +3,17 @@
 import ast
 import copy
 import pickle
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from perseid import names
 from perseid.names import Handle, InvalidName, NameMisuse, NameProblem, Pattern, parse_human, parse_uri, pilin
-from perseid.names.errors import MAX_QUOTED, quoted, show
+from perseid.names.errors import MAX_QUOTED, quoted, rules, show
 from tests.names.support import refused
 
 PACKAGE = Path(names.__file__).parent
 SIDES: list[type[NameProblem]] = [InvalidName, NameMisuse]
-
-
-def rules() -> dict[str, dict[str, str]]:
-    return tomllib.loads((PACKAGE / "rules.toml").read_text())
 
 
 def raised_rules() -> set[str]:

@@ -131,10 +131,25 @@ def test_h9_the_limit_counts_octets_and_is_exact(letter: str) -> None:
     assert Handle.for_lookup(longest) is not None
     for name in (longest + "x", (longest + "x").encode()):
         assert Handle.for_lookup(name) is None
-        assert refused(Handle.imported, name).rule == "H9"
+        assert facts(refused(Handle.imported, name)) == ("H9", len(longest), "x")
     problem = refused(Handle.parse, longest + "x")
-    assert problem.rule == "H9"
+    assert facts(problem) == ("H9", len(longest), "x")
     assert "2,049" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "character"),
+    [
+        ("10/" + "x" * 2044 + "é" * 9, 2047, "é"),  # the limit cuts it in two
+        ("10/" + "x" * 2045 + "é", 2048, "é"),
+        ("10/" + "漢" * 3000, 3 + 681, "漢"),
+        ("10/" + "\U0001f600" * 600, 3 + 511, "\U0001f600"),
+        ("10/" + "\ud800" * 700, 3 + 681, "\ud800"),
+    ],
+    ids=lambda value: ascii(value)[:12],
+)
+def test_h9_the_first_character_without_room_is_named(text: str, position: int, character: str) -> None:
+    assert facts(refused(Handle.parse, text)) == ("H9", position, character)
 
 
 def test_h5_an_insensitive_namespace_folds_ascii_letters_only() -> None:
@@ -160,20 +175,43 @@ def test_h5_everything_under_0_na_folds_always(rule: CaseRule, prefix: str) -> N
 
 
 def test_h5_the_built_in_profiles_declare_their_rule() -> None:
-    insensitive = {name for name, rule in PROFILE_CASE_RULES.items() if rule is CaseRule.INSENSITIVE}
-    assert insensitive == {"pilin", "cordra", "free"}
-    assert PROFILE_CASE_RULES["exact"] is CaseRule.SENSITIVE
+    assert PROFILE_CASE_RULES == {
+        "pilin": CaseRule.INSENSITIVE,
+        "cordra": CaseRule.PATH,
+        "free": CaseRule.INSENSITIVE,
+        "exact": CaseRule.SENSITIVE,
+    }
 
 
-def test_the_handle_of_a_prefix_stands_under_0_na() -> None:
-    handle = Handle.parse("102.100.272/2RDV0T0QH")
-    assert not handle.is_prefix_handle
-    assert handle.prefix_handle == Handle("0.NA", "102.100.272")
+def test_h5_of_a_cordra_identifier_only_the_path_folds() -> None:
+    key = PROFILE_CASE_RULES["cordra"].key
+    path = "f58fb49eb1f848f0a606e84cef294be5"
+    assert key(Handle("10.a", path)) == key(Handle("10.A", path.upper())) == f"10.A/{path.upper()}"
+    for tail in ("?q=Ab", "#Ab", "?q#Ab?", "#Ab?q"):
+        assert key(Handle("10.a", path + tail)) == f"10.A/{path.upper()}{tail}"
+        assert key(Handle("10.1", path + tail)) != key(Handle("10.1", path + tail.lower()))
+    assert key(Handle("10.1", "?Ab")) == "10.1/?Ab"
+
+
+def test_a_handle_under_0_na_describes_a_prefix_and_no_other_does() -> None:
+    assert not Handle.parse("102.100.272/2RDV0T0QH").is_prefix_handle
+    assert Handle.parse("0.NA/102.100.272").is_prefix_handle
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", "x"), ("10", ""), ("10/1", "x")])
 def test_h1_a_program_cannot_make_a_handle_that_would_read_back_as_another(prefix: str, suffix: str) -> None:
     assert misused(Handle, prefix, suffix).rule == "H1"
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), [("10.1", "a\ud800"), ("1\udfff", "x"), ("10.1", "\udc00é")])
+def test_h4_a_program_cannot_make_a_handle_that_has_no_octets(prefix: str, suffix: str) -> None:
+    assert misused(Handle, prefix, suffix).rule == "H4"
+
+
+def test_h3_what_some_server_may_keep_is_taken_and_only_that() -> None:
+    assert Handle.keepable("10..1/a\u202e ") == Handle("10..1", "a\u202e ")
+    assert Handle.keepable("10.1/é".encode()) == Handle("10.1", "é")
+    assert facts(refused(Handle.keepable, "10.1")) == ("H1", 4, None)
 
 
 @given(handles())

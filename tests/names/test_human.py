@@ -49,7 +49,7 @@ BLANKS = st.text(st.sampled_from([*sorted(BLANK), "\t", "\r", "\n"]), max_size=4
     ],
 )
 def test_u7_every_form_that_people_use_names_the_same_handle(text: str) -> None:
-    for typed in (text, f"  {text}\n", f"\u3000{text}\t\u00a0"):
+    for typed in (text, f"  {text}\n", f"\u3000{text}\t\u00a0", f"\ufeff{text}", f"\ufeff {text}\r\n"):
         assert parse_human(typed) == Reference(Handle("10.1", "a/b"))
 
 
@@ -89,7 +89,9 @@ def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
         ("  10.1/", "H1", 7, None),
         ("  10..1/x", "H2", 5, "."),
         (" 10.1/a\u202eb", "H3", 7, "\u202e"),
-        ("10.1/" + "x" * 2044, "H9", None, None),
+        ("10.1/" + "x" * 2044, "H9", 2048, "x"),
+        ("\ufeff 10.1/a\u202eb", "H3", 8, "\u202e"),
+        ("\ufeff hdl:10.1/%zz", "U5", 11, "%"),
         ("hdl:10.1", "H1", 8, None),
         (" hdl:10.1?a/b", "H1", 9, None),
         ("hdl:///10.1/x", "H1", 6, None),
@@ -102,12 +104,12 @@ def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
         ("hdl:10.1/x?a#%4", "U5", 13, "%"),
         (" hdl:10.1/x?a\ud800", "H4", 13, "\ud800"),
         (" hdl:10.1/x?a#\udfffb", "H4", 14, "\udfff"),
-        ("hdl:10.1/" + "x" * 2044, "H9", None, None),
+        ("hdl:10.1/" + "x" * 2044, "H9", 2052, "x"),
         (" http://elsewhere.org/10.1/x", "U4", 1, None),
         ("https://doi.org", "U4", 0, None),
         (" https://doi.org/10.1/%C3%A9%0A", "H3", 28, "\n"),
     ],
-    ids=ascii,
+    ids=lambda value: ascii(value)[:30],
 )
 def test_u7_every_error_has_its_place_in_what_was_typed(
     text: str, rule: str, position: int | None, character: str | None
@@ -129,7 +131,7 @@ def test_u7_letters_outside_ascii_do_not_spell_a_prefix_to_be_cut_off(text: str)
 @given(handles(), BLANKS, BLANKS)
 def test_u7_every_legal_handle_is_read_literally_when_it_stands_bare(handle: Handle, before: str, after: str) -> None:
     name = str(handle).lower()
-    assume(not name.startswith(("hdl:", "doi:", "info:hdl/", "info:doi/", "http://", "https://")))
+    assume(not name.startswith(("hdl:", "doi:", "info:hdl/", "info:doi/", "http://", "https://", "\ufeff")))
     assert parse_human(f"{before}{handle}{after}") == Reference(handle)
 
 
@@ -137,6 +139,25 @@ def test_u7_every_legal_handle_is_read_literally_when_it_stands_bare(handle: Han
 def test_u7_u8_every_uri_that_machines_write_is_read_by_people_too(reference: Reference, resolver: Resolver) -> None:
     for uri in (to_host(reference), to_path(reference), to_http(reference, resolver)):
         assert parse_human(f" {uri}\n") == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix", "suffix"),
+    [
+        ("hdl:10..1/a%E2%80%AEb", "10..1", "a\u202eb"),
+        ("https://doi.org/10.1/x%20", "10.1", "x "),
+        ("10..1/\U0001f600", "10..1", "\U0001f600"),
+    ],
+)
+def test_u7_a_name_that_is_not_legal_here_can_be_looked_up(text: str, prefix: str, suffix: str) -> None:
+    assert parse_human(text, for_lookup=True) == Reference(Handle(prefix, suffix))
+    refused(parse_human, text)
+
+
+@pytest.mark.parametrize("text", ["10.1", "hdl:10.1/", "hdl:10.1/%zz", "https://elsewhere.org/10.1/x", "10.1/\ud800"])
+def test_u7_look_up_demands_the_form_all_the_same(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_human(text, for_lookup=True)
 
 
 @given(texts())

@@ -1,10 +1,12 @@
 """The scheme `pattern`: a site's own template, filled with ascending numbers."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle, InvalidName, NameMisuse, Pattern, check_character
+from perseid.names import Handle, InvalidName, MemoryLease, NameMisuse, Pattern, check_character
 from perseid.names.pattern import MAX_TEMPLATE
 from tests.names.support import World, attempt, facts, misused, refused
 from tests.strategies import templates, texts
@@ -128,6 +130,31 @@ def test_minting_takes_the_next_numbers_and_ends_with_the_template() -> None:
     assert pattern.mint(source) == ["00"]
     assert pattern.mint(source, 9) == [f"{number}{number}" for number in range(1, 10)]
     assert misused(pattern.mint, source).rule == "P4"
+    assert pattern.mint(source, 0) == []
+
+
+def test_a_mint_that_is_refused_loses_no_name() -> None:
+    source = World().source()
+    pattern = Pattern("d")
+    problem = misused(pattern.mint, source, 11)
+    assert problem.rule == "P4"
+    assert "10 are left" in problem.message
+    assert "11 are asked for" in problem.message
+    assert pattern.mint(source, 4) == ["0", "1", "2", "3"]
+    assert "6 are left" in misused(pattern.mint, source, 7).message
+    assert pattern.mint(source, 6) == ["4", "5", "6", "7", "8", "9"]
+
+
+def test_a_mint_overtaken_by_another_is_refused_and_gives_no_name_twice() -> None:
+    lease = MemoryLease()
+
+    def crowded(count: int, now: int) -> int:
+        if count:
+            lease(8, now)  # another caller, between look and lease
+        return lease(count, now)
+
+    source = replace(World().source(), lease=crowded)
+    assert misused(Pattern("d").mint, source, 3).rule == "P4"
 
 
 def test_a_name_is_normalised_to_capitals_and_tells_its_number() -> None:

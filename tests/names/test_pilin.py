@@ -7,16 +7,11 @@ from hypothesis import given
 
 from perseid.names import Handle, InvalidName, Pilin, PilinCheck, check_character, pilin
 from tests.names.support import NOON, World, attempt, facts, misused, refused
+from tests.pilin_vectors import PILIN
 from tests.strategies import milliseconds, texts
 
-# All from the seed documents' own identifiers.
 VECTORS = [
-    ("Y35XYS0QH", 13399357792865, "2007-05-25T03:49:52.865Z"),
-    ("2RDV0T0QH", 13399359587645, "2007-05-25T04:19:47.645Z"),
-    ("0N8J991QH", 13399797034750, "2007-05-30T05:50:34.750Z"),
-    ("8RBZF0DQH", 13409306026063, "2007-09-17T07:13:46.063Z"),
-    ("D7J1G0DQH", 13409306090919, "2007-09-17T07:14:50.919Z"),
-    ("X4NDP2JQH", 13412920160060, "2007-10-29T03:09:20.060Z"),
+    *PILIN,
     ("000000001", 31**8, None),
     ("ZZZZZZZZZ", 31**9 - 1, "2420-08-16T03:29:20.670Z"),
 ]
@@ -39,6 +34,14 @@ def test_p1_the_count_begins_with_the_gregorian_calendar_and_is_whole() -> None:
     assert pilin.from_unix_ns(1_999_999) == pilin.from_unix_ns(0) + 1
     assert pilin.from_unix_ns(-1) == pilin.from_unix_ns(0) - 1
     assert pilin.to_time(13409306090919) == datetime(2007, 9, 17, 7, 14, 50, 919000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("milliseconds", [10**15, -(10**15), 10**30, -(10**30)])
+def test_p1_a_millisecond_outside_the_calendar_is_misuse(milliseconds: int) -> None:
+    for function in (pilin.to_time, pilin.format_time):
+        problem = misused(function, milliseconds)
+        assert problem.rule == "P1"
+        assert str(milliseconds) in problem.message
 
 
 def test_p1_a_moment_is_the_same_in_every_time_zone_and_has_one() -> None:

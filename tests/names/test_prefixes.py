@@ -115,5 +115,6 @@ def test_h2_arbitrary_text_is_refused_properly_or_is_the_prefix_of_a_handle(text
 def test_h9_a_prefix_leaves_room_for_the_handle_that_describes_it() -> None:
     assert len(f"0.NA/{'x' * prefixes.MAX_PREFIX_OCTETS}") == MAX_OCTETS
     prefixes.check_prefix("x" * prefixes.MAX_PREFIX_OCTETS)
-    assert refused(prefixes.check_prefix, "x" * (prefixes.MAX_PREFIX_OCTETS + 1)).rule == "H9"
-    assert refused(prefixes.check_prefix, "é" * (prefixes.MAX_PREFIX_OCTETS // 2 + 1)).rule == "H9"
+    most = prefixes.MAX_PREFIX_OCTETS
+    assert facts(refused(prefixes.check_prefix, "x" * (most + 1))) == ("H9", most, "x")
+    assert facts(refused(prefixes.check_prefix, "é" * (most // 2 + 1))) == ("H9", most // 2, "é")

@@ -24,6 +24,8 @@ HANDLE = Reference(Handle("10.1", "x"))
         ("http://example.org:443", "example.org:443", None, "http", None),
         ("http://[::1]:8000/hdl", "[::1]:8000", "hdl", "http", None),
         ("http://localhost:2641", "localhost:2641", None, "http", None),
+        ("http://[::ffff:192.0.2.1]:65535", "[::ffff:192.0.2.1]:65535", None, "http", None),
+        ("http://[2001:DB8::1]:1", "[2001:db8::1]:1", None, "http", "http://[2001:db8::1]:1"),
     ],
 )
 def test_u4_a_declaration_is_read_and_written_canonically(
@@ -42,6 +44,32 @@ def test_u4_a_declaration_is_read_and_written_canonically(
 )
 def test_u4_what_is_no_address_is_refused(text: str) -> None:
     assert refused(Resolver.parse, text).rule == "U4"
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "character"),
+    [
+        ("", 0, None),
+        ("example.org", 0, None),
+        ("http://", 7, None),
+        ("https:///hdl", 8, None),
+        ("http://a b/x", 8, " "),
+        ("http://u@h", 8, "@"),
+        ("http://h:port", 8, ":"),
+        ("http://h:123456", 14, "6"),
+        ("http://h:0", 9, None),
+        ("http://h:65536/hdl", 9, None),
+        ("http://[::1]:99999", 13, None),
+        ("http://[::1", 7, "["),
+        ("http://[::1]x", 12, "x"),
+        ("http://[:]/x", 8, None),
+        ("http://[1::2::3]", 8, None),
+        ("http://[12345::]", 8, None),
+        ("http://[127.0.0.1]", 8, None),
+    ],
+)
+def test_u4_the_place_where_an_address_goes_wrong_is_named(text: str, position: int, character: str | None) -> None:
+    assert facts(refused(Resolver.parse, text)) == ("U4", position, character)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +99,9 @@ def test_u4_a_segment_that_no_url_can_carry_is_refused(text: str, rule: str, pos
         ("H.org", None, "http"),
         ("h.org:80", None, "http"),
         ("h.org:443", None, "https"),
+        ("h.org:0", None, "https"),
+        ("h.org:70000", None, "https"),
+        ("[:::]", None, "https"),
     ],
 )
 def test_u4_a_program_cannot_make_a_resolver_that_does_not_know_its_own_urls(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle, NameMisuse, Pattern, Pilin, PilinCheck, Resolver, Scheme, pilin, suggest
+from perseid.names import CaseRule, Handle, NameMisuse, Pattern, Pilin, PilinCheck, Resolver, Scheme, pilin, suggest
 from perseid.names.suggest import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES
 from tests.names.support import World
 from tests.strategies import handles, milliseconds, texts
@@ -45,11 +45,21 @@ class Register:
         ("10.1/ABC", "10.1/abc"),
         ("10.ABC/XYZ", "10.abc/xyz"),
         ("10.abc/xyz", "10.ABC/XYZ"),
+        ("10.abc/x", "10.ABC/x"),
+        ("10.ABC/x", "10.abc/x"),
+        ("10.1/readme", "10.1/readMe"),
+        ("10.1/README", "10.1/ReadMe"),
+        ("10.1/readme", "10.1/Readme"),
+        ("10.1/ReadMe", "10.1/readMe"),
+        ("10.1/ab", "10.1/aB"),
+        ("10.aBc/x", "10.abc/x"),
         # one wrong character, in suffix and prefix
         ("102.100.272/D7K1G0DQH", NAME),
         ("102.100.272/D7J1G0DQM", NAME),
         ("102.101.272/D7J1G0DQH", NAME),
         ("10.1/a_b", "10.1/a-b"),
+        ("10.1/abyd", "10.1/abXd"),
+        ("10.1/ABYD", "10.1/ABxD"),
         # two swapped, at the start, at the end, in the prefix
         ("102.100.272/7DJ1G0DQH", NAME),
         ("102.100.272/D7J1G0DHQ", NAME),
@@ -75,6 +85,8 @@ class Register:
         (f"resolver.net.au/hdl/{NAME}", NAME),
         (f"https://unknown.example/{NAME}", NAME),
         (f"https://unknown.example/hdl/{NAME}", NAME),
+        (f"http://192.0.2.1/hdl/{NAME}", NAME),
+        (f"\ufeff{NAME}", NAME),
         # two slips at once
         (f"(hdl:{NAME}).", NAME),
         (f"hdl:{NAME.lower()};", NAME),
@@ -106,6 +118,53 @@ def test_the_nearest_come_first_and_no_more_than_asked_for() -> None:
     assert suggest(typed, Register(wrong, lookalike, cut), limit=2) == [cut, lookalike]
     assert suggest(typed, Register(wrong, lookalike, cut), limit=0) == []
     assert len(suggest(NAME, Register(says=lambda _: True))) == 5
+
+
+@pytest.mark.parametrize("case", [CaseRule.INSENSITIVE, CaseRule.PATH])
+def test_h5_where_case_does_not_count_no_name_is_proposed_or_asked_for_in_two_spellings(case: CaseRule) -> None:
+    register = Register(says=lambda name: name.upper() == "10.1/README")
+    assert [name.upper() for name in suggest("10.1/readmx", register, case=case)] == ["10.1/README"]
+    keys = [case.key(Handle.parse(name)) for name in register.asked]
+    assert len(keys) == len(set(keys))
+    assert suggest("10.1/readme", Register(says=lambda name: name.upper() == "10.1/README"), case=case) == []
+
+
+def test_h5_one_name_is_not_proposed_in_two_spellings_of_its_prefix() -> None:
+    register = Register(says=lambda name: name.upper() == "10.ABC/X" and name.endswith("/x"))
+    assert suggest("10.Abc/y", register) == ["10.Abc/x"]
+
+
+def test_with_a_scheme_names_are_proposed_as_it_spells_them() -> None:
+    register = Register(says=lambda name: name.upper() == NAME)
+    assert suggest("102.100.272/d7jig0dqh", register, scheme=Pilin(), case=CaseRule.INSENSITIVE) == [NAME]
+    assert all(name == name.upper() for name in register.asked)
+
+
+@pytest.mark.parametrize("scheme", [PilinCheck(), Pattern("eeeeeek")], ids=repr)
+def test_with_a_check_character_any_two_swapped_characters_are_mended(scheme: Scheme) -> None:
+    source = World().source()
+    for suffix in scheme.mint(source, 1_500)[::100]:
+        letters = [*suffix]
+        letters[0], letters[5] = letters[5], letters[0]
+        typed, real = f"10.1/{''.join(letters)}", f"10.1/{suffix}"
+        assert suggest(typed, Register(real), scheme=scheme) == ([] if typed == real else [real])
+
+
+def test_the_innermost_reading_is_varied_first_so_that_wrapping_does_not_eat_the_tries() -> None:
+    real = "10.1/" + "abcdefghij" * 4 + "k"
+    wrong = real[:-1] + "Q"
+    for typed in (wrong, f"<({wrong})>", f"<(hdl:{wrong})>.", f" <(hdl.handle.net/{wrong})>, "):
+        assert suggest(typed, Register(real)) == [real], typed
+
+
+def test_escapes_that_are_no_utf_8_are_not_guessed_at() -> None:
+    register = Register(says=lambda _: False)
+    suggest("10.1/a%FFb", register)
+    assert not any("\ufffd" in name for name in register.asked)
+
+
+def test_the_bound_is_what_the_documents_say() -> None:
+    assert MAX_TRIES == 4_000
 
 
 def test_a_resolver_that_is_told_is_understood() -> None:

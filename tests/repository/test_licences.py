@@ -138,12 +138,11 @@ def test_the_closure_follows_requirements_extras_and_markers(make: Make, site: S
 def test_the_command_prints_every_licence_and_names_the_offender(
     make: Make, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    extra = "Provides-Extra: postgres"
-    make("perseid", extra, needs=["good", "bad", "db; extra == 'postgres'"])
+    make("perseid", "Provides-Extra: postgres", needs=["good", "bad", "db; extra == 'postgres'"])
     make("good", "License-Expression: MIT")
     make("bad", "License-Expression: GPL-3.0-only")
     make("db", "License-Expression: LGPL-3.0-only")
-    assert licences.main([], finder(site)) == 1
+    assert licences.main(finder(site)) == 1
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
         ["name", "version", "licence"],
@@ -154,32 +153,21 @@ def test_the_command_prints_every_licence_and_names_the_offender(
     assert err == "refused: bad 1.0: GPL-3.0-only: not in the list of allowed licences\n"
 
 
-def test_without_extras_only_what_is_always_installed_is_checked(
-    make: Make, site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make("perseid", "Provides-Extra: postgres", needs=["good", "db; extra == 'postgres'"])
-    make("good", "License-Expression: MIT")
-    assert licences.main(["--no-extras"], finder(site)) == 0
-    assert "good" in capsys.readouterr().out
-
-
 def test_a_dependency_that_is_not_installed_fails_the_check(
     make: Make, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("perseid", "Provides-Extra: postgres", needs=["absent"])
-    assert licences.main([], finder(site)) == 1
+    assert licences.main(finder(site)) == 1
     assert "absent is needed and not installed" in capsys.readouterr().err
 
 
-def test_an_extra_that_does_not_exist_is_wrong_usage(make: Make, site: Site) -> None:
-    make("perseid", "Provides-Extra: postgres")
-    with pytest.raises(SystemExit, match="2"):
-        licences.main(["--extra", "postgras"], finder(site))
+def test_the_extras_that_are_checked_exist() -> None:
+    assert {*licences.EXTRAS} <= {*metadata.metadata("perseid").get_all("Provides-Extra", [])}
 
 
 def test_the_licences_of_our_own_run_time_dependencies_are_allowed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert licences.main([]) == 0
+    assert licences.main() == 0
     named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert {"msgspec", "rich", "typer", "psycopg"} <= named

@@ -18,7 +18,8 @@ FAKE_PYTHON = """\
 #!/bin/sh
 echo "$*" >> "$CALLS"
 case "$*" in
-    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo "executable = $0" > .venv/pyvenv.cfg ;;
+    *realpath*) echo "$0" ;;
     *"$BROKEN"*) exit 1 ;;
 esac
 """
@@ -92,6 +93,54 @@ def test_env_installs_again_when_what_to_install_changed(
     os.utime(checkout / changed, (later, later))
     assert make(checkout, pretending, "env").returncode == 0
     assert "-m pip install" in calls.read_text()
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """A second Python that pretends."""
+    other = tmp_path / "other" / "python3"
+    write_program(other, FAKE_PYTHON)
+    return other
+
+
+def test_env_is_made_anew_when_another_python_is_named_and_kept_when_none_is(
+    checkout: Path, calls: Path, pretending: "Environ", other_python: Path
+) -> None:
+    assert make(checkout, pretending, "env").returncode == 0
+    calls.unlink()
+    named = make(checkout, pretending, f"PYTHON={other_python}", "env")
+    assert named.returncode == 0, named.stderr
+    assert "-m venv --clear .venv" in calls.read_text().splitlines()
+    assert calls.read_text().count("-m pip install") == 2
+    assert (checkout / ".venv" / "pyvenv.cfg").read_text() == f"executable = {other_python}\n"
+    calls.unlink()
+    assert make(checkout, pretending, "env").returncode == 0
+    assert not calls.exists(), calls.read_text()
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_env_does_nothing_when_the_same_python_is_named_again(
+    checkout: Path, calls: Path, pretending: "Environ", other_python: Path, way: str
+) -> None:
+    assert make(checkout, pretending, f"PYTHON={other_python}", "env").returncode == 0
+    calls.unlink()
+    if way == "argument":
+        done = make(checkout, pretending, f"PYTHON={other_python}", "env")
+    else:
+        done = make(checkout, pretending.plus(PYTHON=str(other_python)), "env")
+    assert done.returncode == 0
+    (only,) = calls.read_text().splitlines()
+    assert "realpath" in only, "it was asked who it is, and nothing else"
+
+
+def test_a_python_that_does_not_exist_is_reported_and_leaves_the_environment_alone(
+    checkout: Path, pretending: "Environ", other_python: Path
+) -> None:
+    assert make(checkout, pretending, "env").returncode == 0
+    done = make(checkout, pretending, f"PYTHON={other_python}-missing", "env")
+    assert done.returncode != 0
+    assert "name one with: make PYTHON=" in done.stderr
+    assert (checkout / ".venv" / "bin" / "python").exists()
 
 
 def test_env_that_failed_is_tried_again(checkout: Path, calls: Path, pretending: "Environ") -> None:

@@ -13,10 +13,12 @@ from perseid import __version__
 from perseid.names import NameProblem
 
 from . import names, suffixes
+from ._help import Group
 from ._output import complain, hint, speak_utf8
 
 app = typer.Typer(
     name="perseid",
+    cls=Group,
     help="Persistent identifiers: mint names, keep their records, prove their history, resolve them.",
     epilog="Every command that prints data takes --json. `perseid COMMAND --help` has examples.",
     no_args_is_help=True,

@@ -1,11 +1,8 @@
 """`perseid name`: take names apart, convert their forms, explain the rules. No installation is needed."""
 
-import io
-import sys
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
-from importlib.resources import files
+from functools import partial
 from typing import Annotated, TypeAlias
 
 import typer
@@ -22,13 +19,16 @@ from perseid.names import (
     to_path,
 )
 from perseid.names.errors import quoted
+from perseid.names.errors import rules as all_rules
 
-from ._output import AsJson, complain, hint, print_facts, print_json
+from ._help import Command, Group
+from ._input import for_each
+from ._output import AsJson, hint, print_facts, print_json
 
-app = typer.Typer(help="Take names apart and convert their forms.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Take names apart and convert their forms.", no_args_is_help=True)
 
-MAX_LINE = 65_536
-"""The longest line read from standard input: far above any URI of a 2,048-octet handle, far below trouble."""
+WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U3", "U6", "U8")
+"""Rules that no error names: what they ask for is done, not demanded, or comes with rooms that are not built yet."""
 
 
 def _resolver(text: str) -> Resolver:
@@ -39,7 +39,10 @@ def _resolver(text: str) -> Resolver:
 
 
 Text: TypeAlias = Annotated[
-    str, typer.Argument(help="A handle, `hdl:` URI or resolver URL; `-` reads one a line from standard input.")
+    str,
+    typer.Argument(
+        metavar="TEXT", help="A handle, `hdl:` URI or resolver URL; `-` reads one a line from standard input."
+    ),
 ]
 Resolvers: TypeAlias = Annotated[
     list[Resolver] | None,
@@ -62,8 +65,9 @@ class Form(StrEnum):
 
 
 @app.command(
+    cls=Command,
     epilog="Examples:\n\n    perseid name parse hdl:102.100.272/D7J1G0DQH\n\n"
-    "    perseid name parse https://hdl.handle.net/10.1000/a%2Fb --json"
+    "    perseid name parse https://hdl.handle.net/10.1000/a%2Fb --json",
 )
 def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
     """Show the parts of a name in any form: handle, prefix, suffix, query, fragment, and the scheme it looks like.
@@ -78,12 +82,13 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
         else:
             print_facts(_flat(facts))
 
-    _for_each(text, [*(resolver or ()), *KNOWN_RESOLVERS], show)
+    for_each(text, partial(parse_human, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show)
 
 
 @app.command(
+    cls=Command,
     epilog="Examples:\n\n    perseid name convert 10.1000/a/b --to path\n\n"
-    "    perseid name convert hdl:10.1000/1 --to http --resolver http://example.org/hdl"
+    "    perseid name convert hdl:10.1000/1 --to http --resolver http://example.org/hdl",
 )
 def convert(
     text: Text,
@@ -113,17 +118,22 @@ def convert(
         if to is Form.HANDLE and reference.tail:
             hint(f"Not part of the handle, hence left out: {reference.tail}")
 
-    _for_each(text, [*([resolver] if resolver else ()), *KNOWN_RESOLVERS], show)
+    for_each(text, partial(parse_human, resolvers=[*([resolver] if resolver else ()), *KNOWN_RESOLVERS]), show)
 
 
-@app.command(epilog="Example:\n\n    perseid name rules H3")
+@app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
 def rules(
-    rule: Annotated[str | None, typer.Argument(help="The id of one rule, as error messages name it.")] = None,
+    rule: Annotated[
+        str | None, typer.Argument(metavar="RULE", help="The id of one rule, as error messages name it.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Explain the rules for names that error messages refer to."""
-    texts = tomllib.loads(files("perseid.names").joinpath("rules.toml").read_text(encoding="utf-8"))
+    texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
+    if rule is not None and rule.upper() in WITHOUT_ERRORS:
+        hint(f"perseid: no error names rule {rule.upper()}; what it says stands in docs/reference/names.md")
+        raise typer.Exit(3)
     if not chosen:
         hint(f"perseid: there is no rule {quoted(rule or '')}; there are {', '.join(texts)}")
         raise typer.Exit(3)
@@ -159,39 +169,3 @@ def _flat(facts: dict[str, object]) -> dict[str, object]:
 
 def _tail(reference: Reference) -> dict[str, str | None]:
     return {"query": reference.query, "fragment": reference.fragment}
-
-
-def _for_each(text: str, resolvers: list[Resolver], show: Callable[[Reference], None]) -> None:
-    """Read one name, or with `-` every line of standard input; a bad line is reported and the others go on."""
-    if text != "-":
-        show(parse_human(text, resolvers))
-        return
-    failed = False
-    for number, line in enumerate(_lines(), 1):
-        if not line.strip():
-            continue
-        try:
-            reference = parse_human(_whole(line), resolvers)
-        except InvalidName as problem:
-            complain(problem, f"line {number}: ")
-            failed = True
-        else:
-            show(reference)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _lines() -> Iterator[str]:
-    """The lines of standard input; of one longer than MAX_LINE the beginning, so that the next keeps its number."""
-    stdin = sys.stdin or io.StringIO()  # it may be closed
-    while line := stdin.readline(MAX_LINE + 1):
-        rest = line
-        while len(rest) > MAX_LINE and not rest.endswith("\n"):
-            rest = stdin.readline(MAX_LINE + 1)
-        yield line.removesuffix("\n")
-
-
-def _whole(line: str) -> str:
-    if len(line) > MAX_LINE:
-        raise InvalidName("H9", f"the line has more than {MAX_LINE:,} characters, more than any name needs")
-    return line

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from perseid.names import Cordra, Handle, MemoryLease, Source, pilin
+from perseid.names import Cordra, Handle, InvalidName, MemoryLease, Source, pilin
 from perseid.names.errors import quoted
 
+from ._help import Command, Group
+from ._input import for_each
 from ._output import AsJson, print_json
 
-app = typer.Typer(help="Make and decode suffixes; nothing is registered.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Make and decode suffixes; nothing is registered.", no_args_is_help=True)
 
 # Schemes look at whole handles; for a suffix alone any prefix serves.
 _ANY_PREFIX = "0"
@@ -27,19 +29,36 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+def _milliseconds(moment: datetime) -> int:
+    milliseconds = pilin.from_time(moment)
+    if not pilin.FIRST <= milliseconds < pilin.END:
+        first, last = pilin.format_time(pilin.FIRST), pilin.format_time(pilin.END - 1)
+        given = moment.isoformat().replace("+00:00", "Z")
+        raise InvalidName("P3", f"there is no PILIN suffix for {given}: they begin at {first} and end at {last}")
+    return milliseconds
+
+
 def _source() -> Source:
     return Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
 
 
-@app.command("pilin", epilog="Examples:\n\n    perseid suffix pilin --at 2007-09-17T07:14:50.919Z\n\n"
-             "    perseid suffix pilin --decode D7J1G0DQH --json")  # fmt: skip
+@app.command(
+    "pilin",
+    cls=Command,
+    epilog="Examples:\n\n    perseid suffix pilin --at 2007-09-17T07:14:50.919Z\n\n"
+    "    perseid suffix pilin --decode D7J1G0DQH --json",
+)
 def pilin_suffix(
     at: Annotated[
         datetime | None,
         typer.Option(metavar="TIME", parser=_moment, help="The moment to encode, in UTC unless it says; default now."),
     ] = None,
     decode: Annotated[
-        str | None, typer.Option(metavar="SUFFIX", help="Show the moment that a suffix stands for.")
+        str | None,
+        typer.Option(
+            metavar="SUFFIX",
+            help="Show the moment that a suffix stands for; `-` reads one a line from standard input.",
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -49,20 +68,25 @@ def pilin_suffix(
     """
     if at is not None and decode is not None:
         raise typer.BadParameter("give either --at or --decode, not both")
+
+    def show(milliseconds: int) -> None:
+        suffix, moment = pilin.encode(milliseconds), pilin.format_time(milliseconds)
+        if json:
+            print_json({"suffix": suffix, "milliseconds": milliseconds, "time": moment})
+        else:
+            typer.echo(suffix if decode is None else moment)
+
     if decode is not None:
-        milliseconds = pilin.decode(decode)
+        for_each(decode, pilin.decode, show)
     else:
-        milliseconds = pilin.from_unix_ns(time.time_ns()) if at is None else pilin.from_time(at)
-    suffix, moment = pilin.encode(milliseconds), pilin.format_time(milliseconds)
-    if json:
-        print_json({"suffix": suffix, "milliseconds": milliseconds, "time": moment})
-    else:
-        typer.echo(suffix if decode is None else moment)
+        show(pilin.from_unix_ns(time.time_ns()) if at is None else _milliseconds(at))
 
 
-@app.command("cordra", epilog="Example:\n\n    perseid suffix cordra --version 1")
+@app.command("cordra", cls=Command, epilog="Example:\n\n    perseid suffix cordra --version 1")
 def cordra_suffix(
-    version: Annotated[int, typer.Option(help="The kind of UUID: 4 is random, 1 the time with a random node.")] = 4,
+    version: Annotated[
+        int, typer.Option(metavar="1|4", help="The kind of UUID: 4 is random, 1 the time with a random node.")
+    ] = 4,
     json: AsJson = False,
 ) -> None:
     """Make a CORDRA path: a new UUID in 32 capital hexadecimal digits."""

@@ -5,7 +5,7 @@ needed of these comes as an argument. The rules and their ids are in docs/refere
 """
 
 from . import cordra, pilin, prefixes
-from .allocator import Allocator, Lease, MemoryLease
+from .allocator import STRICT_CLOCK, Allocator, Lease, MemoryLease
 from .checkchar import check_character, has_valid_check
 from .cordra import Cordra, CordraName
 from .errors import InvalidName, NameMisuse, NameProblem
@@ -23,6 +23,7 @@ __all__ = [
     "KNOWN_RESOLVERS",
     "MAX_OCTETS",
     "PROFILE_CASE_RULES",
+    "STRICT_CLOCK",
     "Allocator",
     "CaseRule",
     "Cordra",

@@ -2,32 +2,39 @@
 
 A *lease* is the one place where uniqueness is decided: `lease(count, now)` answers the first of `count`
 consecutive numbers that were never leased before and are not below `now`; that is max(last leased + 1, now).
-`MemoryLease` does so within one process; durable leases belong to the ledger.
+`lease(0, now)` is a look: it answers the number that would come next and takes none. `MemoryLease` does so within one
+process; durable leases belong to the ledger.
 
 The *allocator* keeps the numbers near the clock: it may run ahead by `max_ahead` and waits beyond that. With
-`max_ahead` 0 (the strict clock) no number is handed out before its moment, so at most one a millisecond. A clock
-that stepped back is treated alike: the numbers go on from the last leased one.
+`STRICT_CLOCK` no number is handed out before its moment, so at most one a millisecond. A clock that stepped back is
+treated alike: the numbers go on from the last leased one. It looks and waits before it leases, so that numbers which
+it then refuses to give are not lost.
 """
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 from .errors import NameMisuse
 
 Lease: TypeAlias = Callable[[int, int], int]
-"""`lease(count, now)` → the first of `count` numbers ≥ `now` that nobody else gets."""
+"""`lease(count, now)` → the first of `count` numbers ≥ `now` that nobody else gets; a count of 0 takes none."""
 
 DEFAULT_MAX_AHEAD = 3_600_000
 """One hour in milliseconds: 3.6 million names may be minted at once before the minter slows to the clock's pace."""
 
+STRICT_CLOCK = 0
+"""The `max_ahead` that allows no lead at all (the policy setting `strict_clock`): exactly 1,000 names a second."""
+
 CHUNK = 1_000
 """Numbers leased at a time: one second's worth, so that a waiting caller never holds more than it soon gives out."""
 
-PATIENCE_MS = 60_000
-"""The longest wait for one chunk. Longer means that the clock is wrong (it stepped back by more than `max_ahead`),
-or that some sixty callers share one strict clock; either way an error now serves better than silence."""
+DEFAULT_PATIENCE = 60_000
+"""The longest wait for one chunk, in milliseconds. Longer means that the clock is wrong (it stepped back by more than
+`max_ahead`), or that some sixty callers share one strict clock. A clock that is wrong by days would hang a command for
+days without a word, so an error now serves better; who wants to wait all the same says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class Allocator:
     """Waits for so many seconds."""
     max_ahead: int = DEFAULT_MAX_AHEAD
     """How far, in milliseconds, a number may lie ahead of the clock when it is handed out."""
+    patience: int | None = DEFAULT_PATIENCE
+    """The longest wait for one chunk, in milliseconds; None waits without end."""
 
     def take(self, count: int) -> list[int]:
         """So many new numbers, ascending within this call; waits where the clock has to catch up."""
@@ -50,13 +59,17 @@ class Allocator:
         taken: list[int] = []
         while len(taken) < count:
             size = min(CHUNK, count - len(taken))
-            first = self.lease(size, self.clock())
-            self._wait_until(first + size - 1 - self.max_ahead)
+            now = self.clock()
+            self._wait_for(self.lease(0, now) + size - 1)
+            first = self.lease(size, now)
+            self._wait_for(first + size - 1)  # somebody else may have been faster
             taken.extend(range(first, first + size))
         return taken
 
-    def _wait_until(self, moment: int) -> None:
-        patience = PATIENCE_MS
+    def _wait_for(self, number: int) -> None:
+        """Wait until the number may be handed out."""
+        moment = number - self.max_ahead
+        patience = inf if self.patience is None else self.patience
         while (missing := moment - self.clock()) > 0:
             if missing > patience:
                 message = (
@@ -76,8 +89,9 @@ class MemoryLease:
         self._lock = threading.Lock()
 
     def __call__(self, count: int, now: int) -> int:
-        """Lease `count` numbers from `now` on."""
+        """Lease `count` numbers from `now` on; with 0 only look which one is next."""
         with self._lock:
             first = max(self._last + 1, now)
-            self._last = first + count - 1
+            if count:
+                self._last = first + count - 1
         return first

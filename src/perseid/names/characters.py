@@ -1,8 +1,9 @@
-"""Which characters a registered name may hold (H3), and how letters fold (H5).
+"""Which characters a registered name may hold (H3), how many octets of them (H9), and how letters fold (H5).
 
 The decision uses the table shipped with the package (`_unicode_table`), never the interpreter's, so that a name
 is legal on every machine or on none. Private-use characters and format characters other than the bidirectional
-controls are assigned characters and hence allowed; a namespace may demand more.
+controls (the zero-width space, the soft hyphen …) are assigned characters and hence allowed, although nobody sees
+them; a namespace may demand more.
 """
 
 import re
@@ -58,6 +59,26 @@ def check_blanks(part: str, what: str, offset: int) -> None:
     blank = part[position]
     message = f"the {what} {end} with a blank ({show(blank)}), which nobody sees in print"
     raise InvalidName("H3", message, position=offset + position, character=blank)
+
+
+def check_length(text: str, most: int, what: str) -> None:
+    """Refuse a name of more than `most` octets of UTF-8 (H9), at the first character that has no room."""
+    if len(text) <= most // 4:  # UTF-8 needs at most four octets for each
+        return
+    octets = text.encode("utf-8", "surrogatepass")
+    if len(octets) <= most:
+        return
+    # Of the characters that begin up to the limit the last one ends beyond it; 0b10xxxxxx continues a character.
+    position = sum(octet & 0xC0 != 0x80 for octet in octets[: most + 1]) - 1
+    message = f"the {what} has {len(octets):,} octets in UTF-8; {most:,} are the most"
+    raise InvalidName("H9", message, position=position, character=text[position])
+
+
+def without_utf_8(error: UnicodeEncodeError, offset: int = 0) -> InvalidName:
+    """The objection to half of a surrogate pair (H4); `offset` is where the encoded part begins in the text."""
+    surrogate = error.object[error.start]
+    message = f"{show(surrogate)} is half of a surrogate pair and has no UTF-8 form"
+    return InvalidName("H4", message, position=offset + error.start, character=surrogate)
 
 
 def fold(text: str) -> str:

@@ -14,7 +14,8 @@ BASE = len(ALPHABET)
 VALUES = {spelling: value for value, letter in enumerate(ALPHABET) for spelling in (letter, letter.lower())}
 """The value of each digit, in either case."""
 
-_LOOKALIKES = {"O": "0", "I": "1"}
+LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
+"""Letters that people write and read for digits; none is ever read so silently (P7)."""
 
 MAX_BODY = 29
 """The longest body (without its check character) in which every swap is detected."""
@@ -51,7 +52,7 @@ def wrong_check(text: str) -> InvalidName:
 def foreign_letter(text: str) -> InvalidName:
     """The objection to the first character of `text` that is not in the alphabet (P7)."""
     position, letter = next((i, c) for i, c in enumerate(text) if c not in VALUES)
-    digit = _LOOKALIKES.get(letter.upper())
+    digit = LOOKALIKES.get(letter)
     hint = f"; did you mean the digit {digit}?" if digit else f": it has only {ALPHABET}"
     message = f"{show(letter)} is not in the PILIN alphabet{hint}"
     return InvalidName("P7", message, position=position, character=letter)

@@ -15,16 +15,17 @@ from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, show
 from .handle import Handle
+from .prefixes import empty_segment
 from .scheme import Details, Source, check_count
-from .uri import Reference
-from .uuids import make_uuid
+from .uri import QUERY, Reference
+from .uuids import HEX_DIGITS, make_uuid
 
 LENGTH = 32
 
 _AUTHORITY = re.compile(r"[0-9]+(?:\.[0-9]+)*")
-_QUERY = r"((?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*)"
-_LOCAL_NAME = re.compile(rf"([0-9A-Fa-f]{{{LENGTH}}})(?:\?{_QUERY})?(?:#{_QUERY})?")
-_HEX = frozenset("0123456789ABCDEFabcdef")
+_LOCAL_NAME = re.compile(rf"([0-9A-Fa-f]{{{LENGTH}}})(?:\?({QUERY}))?(?:#({QUERY}))?")
+_QUERY = re.compile(QUERY)
+_BARE = re.compile(rf"{_AUTHORITY.pattern}/[0-9A-F]{{{LENGTH}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class CordraName:
     """Kept exact; what it means is open."""
     fragment: str | None = None
     """Kept exact; what it means is open."""
+
+    def __post_init__(self) -> None:
+        if (
+            not _BARE.fullmatch(f"{self.authority}/{self.path}")
+            or (self.query is not None and not _QUERY.fullmatch(self.query))
+            or (self.fragment is not None and not _QUERY.fullmatch(self.fragment))
+        ):
+            raise NameMisuse("C2", f"{self!r} is no CORDRA identifier; use CordraName.parse for names from outside")
 
     @classmethod
     def parse(cls, handle: Handle) -> Self:
@@ -65,7 +74,10 @@ def join(reference: Reference) -> Handle:
     """Join the query and fragment of a URI to the local name of a CORDRA identifier (U6)."""
     name = CordraName.parse(reference.handle)
     if name.query is not None or name.fragment is not None:
-        raise InvalidName("C2", "the name has a query or fragment of its own already")
+        own = reference.handle.suffix[LENGTH]
+        position = len(name.authority) + 1 + LENGTH
+        message = "the name has a query or fragment of its own already"
+        raise InvalidName("C2", message, position=position, character=own)
     return Handle.parse(str(name.bare) + reference.tail)
 
 
@@ -114,13 +126,12 @@ def _objection(handle: Handle) -> InvalidName:
         if character not in "0123456789.":
             message = f"{show(character)}: the naming authority of a CORDRA identifier has digits and dots only"
             return InvalidName("C1", message, position=position, character=character)
-    if not _AUTHORITY.fullmatch(handle.prefix):
+    if (dot := empty_segment(handle.prefix)) is not None:
         message = "the naming authority has an empty segment: dots stand between digits, singly"
-        position = 0 if handle.prefix[0] == "." else handle.prefix.find("..") + 1 or len(handle.prefix) - 1
-        return InvalidName("C1", message, position=position, character=".")
+        return InvalidName("C1", message, position=dot, character=".")
     path = re.split("[?#]", handle.suffix, maxsplit=1)[0]
     for position, character in enumerate(path):
-        if character not in _HEX:
+        if character not in HEX_DIGITS:
             message = f"{show(character)} is not a hexadecimal digit; the path has 32 of them, without hyphens"
             return InvalidName("C2", message, position=start + position, character=character)
     if len(path) != LENGTH:

@@ -5,6 +5,9 @@ There are two sides. `InvalidName`: the text that came in is at fault; whoever s
 Both say which rule (the ids of docs/reference/names.md), where, and which character.
 """
 
+import tomllib
+from functools import cache
+from importlib.resources import files
 from typing import Self
 
 MAX_QUOTED = 80
@@ -47,6 +50,12 @@ class InvalidName(NameProblem):
 
 class NameMisuse(NameProblem):
     """The program used names wrongly, or its surroundings do not allow what it asked for."""
+
+
+@cache
+def rules() -> dict[str, dict[str, str]]:
+    """What each rule that an error names means, as title and text by id: the package's rules.toml."""
+    return tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
 
 
 def _remake(

@@ -96,10 +96,18 @@ class Pattern:
         return number
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
-        """The next names in order."""
+        """The next names in order; when there are not as many left, none is given out."""
         check_count(count)
+        self._check_room(source.lease(0, 0), count)
         first = source.lease(count, 0)
+        self._check_room(first, count)  # somebody else may have been faster
         return [self.format(number) for number in range(first, first + count)]
+
+    def _check_room(self, first: int, count: int) -> None:
+        left = max(0, self._capacity - first)
+        if count > left:
+            message = f"the template {self.template!r} has {self._capacity:,} names, of which {left:,} are left"
+            raise NameMisuse("P4", f"{message}; {count:,} are asked for")
 
     def validate(self, handle: Handle) -> None:
         """Refuse a suffix that does not follow the template."""

@@ -67,7 +67,11 @@ def from_time(moment: datetime) -> int:
 
 def to_time(milliseconds: int) -> datetime:
     """The moment, in UTC, of a millisecond since 1582."""
-    return UUID_EPOCH + timedelta(milliseconds=milliseconds)
+    try:
+        return UUID_EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        message = f"millisecond {milliseconds} lies outside the years 1 to 9999 of the calendar"
+        raise NameMisuse("P1", message) from None
 
 
 def format_time(milliseconds: int) -> str:
@@ -86,17 +90,20 @@ class Pilin:
         return [encode(ms) for ms in self._milliseconds(source, count)]
 
     def _milliseconds(self, source: Source, count: int) -> list[int]:
-        allocator = Allocator(
-            source.lease, lambda: from_unix_ns(source.clock()), source.sleep, max_ahead=source.max_ahead
-        )
-        return allocator.take(count)
+        def clock() -> int:
+            return from_unix_ns(source.clock())
+
+        return Allocator(source.lease, clock, source.sleep, source.max_ahead, source.patience).take(count)
 
     def validate(self, handle: Handle) -> None:
-        """Refuse a suffix that is not PILIN's."""
+        """Refuse a suffix that is not the scheme's."""
         try:
-            decode(handle.suffix)
+            self._check(handle.suffix)
         except InvalidName as problem:
             raise in_handle(problem, handle) from None
+
+    def _check(self, suffix: str) -> None:
+        decode(suffix)
 
     def normalise(self, handle: Handle) -> Handle:
         """The spelling in capital letters."""
@@ -115,18 +122,20 @@ class PilinCheck(Pilin):
     """The scheme `pilin-check`: a PILIN suffix and its check character, ten in all."""
 
     name = "pilin-check"
+    has_check = True
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """New suffixes with check characters."""
         bodies = map(encode, self._milliseconds(source, count))
         return [body + check_character(body) for body in bodies]
 
-    def validate(self, handle: Handle) -> None:
+    def _check(self, suffix: str) -> None:
         """Refuse a suffix whose body is not PILIN's or whose check character is wrong."""
-        try:
-            _check_with_character(handle.suffix)
-        except InvalidName as problem:
-            raise in_handle(problem, handle) from None
+        if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in VALUES:
+            raise _objection(suffix, LENGTH + 1)
+        decode(suffix[:-1])
+        if not has_valid_check(suffix):
+            raise wrong_check(suffix)
 
     def describe(self, handle: Handle) -> Details:
         """When the suffix was minted, and its check character."""
@@ -137,14 +146,6 @@ class PilinCheck(Pilin):
             "time": format_time(milliseconds),
             "check": handle.suffix[-1].upper(),
         }
-
-
-def _check_with_character(suffix: str) -> None:
-    if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in VALUES:
-        raise _objection(suffix, LENGTH + 1)
-    decode(suffix[:-1])
-    if not has_valid_check(suffix):
-        raise wrong_check(suffix)
 
 
 def _objection(suffix: str, length: int) -> InvalidName:

@@ -6,7 +6,7 @@ without regard to the case of ASCII letters, always (H5).
 
 from collections.abc import Iterable, Iterator
 
-from .characters import check_blanks, check_characters, fold
+from .characters import check_blanks, check_characters, check_length, fold
 from .errors import InvalidName, NameMisuse
 
 MAX_PREFIX_OCTETS = 2043
@@ -18,20 +18,27 @@ def check_structure(prefix: str) -> None:
     if not prefix:
         raise InvalidName("H1", 'the prefix (before the first "/") is empty', position=0)
     if "/" in prefix:
-        position = prefix.index("/")
-        raise InvalidName("H2", 'a prefix holds no "/"', position=position, character="/")
-    if prefix[0] == "." or prefix[-1] == "." or ".." in prefix:
-        position = 0 if prefix[0] == "." else prefix.find("..") + 1 or len(prefix) - 1
+        raise InvalidName("H2", 'a prefix holds no "/"', position=prefix.index("/"), character="/")
+    dot = empty_segment(prefix)
+    if dot is not None:
         message = "the prefix has an empty segment: dots stand between segments, singly"
-        raise InvalidName("H2", message, position=position, character=".")
+        raise InvalidName("H2", message, position=dot, character=".")
+
+
+def empty_segment(prefix: str) -> int | None:
+    """Where the dot stands beside which a segment is empty; None if every segment has a character."""
+    if prefix[0] == ".":
+        return 0
+    doubled = prefix.find("..")
+    if doubled >= 0:
+        return doubled + 1
+    return len(prefix) - 1 if prefix[-1] == "." else None
 
 
 def check_prefix(prefix: str) -> None:
     """Refuse what may not be registered as a prefix (H2, H3, H9)."""
     check_structure(prefix)
-    octets = len(prefix.encode("utf-8", "surrogatepass"))
-    if octets > MAX_PREFIX_OCTETS:
-        raise InvalidName("H9", f"the prefix has {octets:,} octets in UTF-8; {MAX_PREFIX_OCTETS:,} are the most")
+    check_length(prefix, MAX_PREFIX_OCTETS, "prefix")
     check_characters(prefix)
     check_blanks(prefix, "prefix", 0)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from .allocator import DEFAULT_MAX_AHEAD, Lease
+from .allocator import DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE, Lease
 from .errors import InvalidName, NameMisuse
 from .handle import Handle
 
@@ -30,11 +30,16 @@ class Source:
     sleep: Callable[[float], None]
     """Waits for so many seconds, like `time.sleep`."""
     max_ahead: int = DEFAULT_MAX_AHEAD
-    """How many milliseconds a suffix made from the time may run ahead of the clock; 0 is the strict clock."""
+    """How many milliseconds a suffix made from the time may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
+    patience: int | None = DEFAULT_PATIENCE
+    """How many milliseconds to wait for the clock at a time before giving up; None waits without end."""
 
 
 class Scheme(Protocol):
-    """One way to make suffixes. Methods but `mint` take whole handles because a scheme may restrict prefixes."""
+    """One way to make suffixes. Methods but `mint` take whole handles because a scheme may restrict prefixes.
+
+    A scheme whose names end with a check character may say so with an attribute `has_check`; then suggestions try more.
+    """
 
     @property
     def name(self) -> str:

@@ -3,44 +3,45 @@
 The slips of people who copy names, in the order in which they are tried:
 
 1. something was left on: blanks, punctuation, brackets, `hdl:`, a resolver's address, an escape too many;
-2. O for 0, I or l for 1, and the wrong case;
-3. two neighbours swapped;
+2. O for 0, I or l for 1, and the wrong case: of prefix or suffix, of a first letter, of one letter anywhere;
+3. two neighbours swapped; where names have a check character, which finds out the right ones, any two;
 4. one wrong character.
 
-The work is bounded whatever the name: at most `MAX_TRIES` membership tests. When the namespace's scheme is given,
-only names valid in it are tried, so that a check character rules out nearly all wrong candidates before they cost
-a look-up.
+Of several readings the innermost, with the least left on, is varied first. The work is bounded whatever the name: at
+most `MAX_TRIES` membership tests. When the namespace's scheme is given, only names valid in it are tried, so that a
+check character rules out nearly all wrong candidates before they cost a look-up.
 """
 
+import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import combinations, islice
 from urllib.parse import unquote
 
-from ._unicode_table import BLANKS
+from .checkchar import LOOKALIKES
 from .errors import InvalidName
-from .handle import Handle
-from .human import KNOWN_RESOLVERS, parse_human
+from .handle import CaseRule, Handle
+from .human import AROUND, KNOWN_RESOLVERS, parse_human
 from .scheme import Scheme
 from .uri import Resolver
 
 MAX_TRIES = 4_000
-"""Membership tests a call: one wrong character in a 50-letter name needs some 3,100. At 2 µs each, 8 ms."""
+"""Membership tests a call: one wrong character in a 50-letter name needs some 3,500. At 2 µs each, 8 ms."""
 
 MAX_CANDIDATES = 20_000
 """Names considered a call, valid in the scheme or not: the bound for schemes that rule out nearly everything."""
 
 MAX_EDITED = 64
-"""The longest name whose characters are varied; nobody types longer ones, and every character costs 60 tries."""
+"""The longest name whose characters are varied; nobody types longer ones, and every character costs 65 tries."""
 
 MAX_READINGS = 12
 """The most readings of what was typed (without its brackets, without its resolver …) to start from."""
 
 _OPENING = "([{<\"'«“‘„‹"  # noqa: RUF001 - the quotation marks of several languages are meant
 _CLOSING = ")]}>\"'»”’“›.,;:!?"  # noqa: RUF001
-_LOOKALIKES = (("O", "0"), ("o", "0"), ("I", "1"), ("i", "1"), ("l", "1"))
-_TO_DIGITS = str.maketrans(dict(_LOOKALIKES))
+_TO_DIGITS = str.maketrans(LOOKALIKES)
+_NUMERIC = re.compile("[0-9.]+")
 
 
 def suggest(
@@ -48,45 +49,59 @@ def suggest(
     exists: Callable[[str], bool],
     *,
     scheme: Scheme | None = None,
+    case: CaseRule = CaseRule.SENSITIVE,
     resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
     limit: int = 5,
 ) -> list[str]:
-    """Up to `limit` existing names near `name`, the nearest first; `name` itself is not among them."""
-    seen = {name}
-    found: list[str] = []
+    """Up to `limit` existing names near `name`, the nearest first; `name` itself is not among them.
+
+    `case` is the namespace's rule, by which `exists` tells names apart: no name is proposed in two spellings. With a
+    `scheme` names are asked for and proposed in the spelling it prefers.
+    """
+
+    def identity(handle: Handle) -> str:
+        # Where case counts, `exists` may be exact about prefixes too, although these always fold (H5).
+        return str(handle) if case is CaseRule.SENSITIVE else case.key(handle)
+
+    given = Handle.for_lookup(name)
+    seen = set() if given is None else {identity(given)}
+    found: dict[str, str] = {}
     tries = 0
-    for candidate in islice(_candidates(name, resolvers), MAX_CANDIDATES):
+    for candidate in islice(_candidates(name, resolvers, getattr(scheme, "has_check", False)), MAX_CANDIDATES):
         if len(found) == limit or tries == MAX_TRIES:
             break
-        if candidate in seen or not _possible(candidate, scheme):
+        handle = _possible(candidate, scheme)
+        if handle is None or identity(handle) in seen or case.key(handle) in found:
             continue
-        seen.add(candidate)
+        seen.add(identity(handle))
         tries += 1
-        if exists(candidate):
-            found.append(candidate)
-    return found
+        if exists(str(handle)):
+            found[case.key(handle)] = str(handle)
+    return list(found.values())
 
 
-def _possible(candidate: str, scheme: Scheme | None) -> bool:
+def _possible(candidate: str, scheme: Scheme | None) -> Handle | None:
     try:
         handle = Handle.parse(candidate)
-        if scheme is not None:
-            scheme.validate(handle)
+        if scheme is None:
+            return handle
+        scheme.validate(handle)
+        return scheme.normalise(handle)
     except InvalidName:
-        return False
-    return True
+        return None
 
 
-def _candidates(name: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
+def _candidates(name: str, resolvers: Sequence[Resolver], has_check: bool) -> Iterator[str]:
     readings = _readings(name, resolvers)
     yield from readings
+    readings.reverse()  # the innermost first
     for reading in readings:
         yield from _respelled(reading)
     short = [reading for reading in readings if "/" in reading and len(reading) <= MAX_EDITED]
-    for reading in short:
-        yield from _swapped(reading)
-    for reading in short:
-        yield from _replaced(reading)
+    swapped = _swapped_anywhere if has_check else _swapped
+    for vary in (_recased, swapped, _replaced):
+        for reading in short:
+            yield from vary(reading)
 
 
 def _readings(name: str, resolvers: Sequence[Resolver]) -> list[str]:
@@ -100,37 +115,59 @@ def _readings(name: str, resolvers: Sequence[Resolver]) -> list[str]:
 
 
 def _without_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
-    yield text.strip(BLANKS + "\t\r\n")
+    yield text.strip(AROUND)
     yield text.lstrip(_OPENING).rstrip(_CLOSING)
     with suppress(InvalidName):
         yield str(parse_human(text, resolvers).handle)
     if "%" in text:
-        yield unquote(text, errors="replace")
+        with suppress(UnicodeDecodeError):
+            yield unquote(text, errors="strict")
     # A resolver's address without its scheme, or one that is not known: what follows the host, or host and segment.
-    _, _, path = text.partition("://")[2].partition("/") if "://" in text else text.partition("/")
-    if "/" in path.strip("/"):
+    address = text.partition("://")[2]
+    first, _, path = (address or text).partition("/")
+    if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
         yield path
 
 
 def _respelled(reading: str) -> Iterator[str]:
     prefix, slash, suffix = reading.partition("/")
-    for respelled in (suffix.upper(), suffix.lower(), suffix.translate(_TO_DIGITS)):
+    suffixes = (suffix, suffix.upper(), suffix.lower(), suffix.translate(_TO_DIGITS))
+    for respelled in (*suffixes, suffix.upper().translate(_TO_DIGITS)):
         yield prefix + slash + respelled
-    yield prefix + slash + suffix.upper().translate(_TO_DIGITS)
-    yield reading.upper()
-    yield reading.lower()
+    for respelled in suffixes:
+        yield prefix.upper() + slash + respelled
+        yield prefix.lower() + slash + respelled
     for position, character in enumerate(reading[:MAX_EDITED]):
-        for pair in _LOOKALIKES:
+        for pair in LOOKALIKES.items():
             if character in pair:
                 other = pair[1] if character == pair[0] else pair[0]
                 yield reading[:position] + other + reading[position + 1 :]
 
 
+def _recased(reading: str) -> Iterator[str]:
+    """One letter in the wrong case, beside the rest as it is, all small, all capital, or with a capital first."""
+    prefix, slash, suffix = reading.partition("/")
+    for respelled in (suffix, suffix.lower(), suffix.upper(), suffix.capitalize()):
+        whole = prefix + slash + respelled
+        for position in _suffix_first(whole, len(whole)):
+            yield whole[:position] + whole[position].swapcase() + whole[position + 1 :]
+
+
 def _swapped(reading: str) -> Iterator[str]:
     for position in _suffix_first(reading, len(reading) - 1):
-        first, second = reading[position], reading[position + 1]
-        if first != second and "/" not in (first, second):
-            yield reading[:position] + second + first + reading[position + 2 :]
+        yield from _swap(reading, position, position + 1)
+
+
+def _swapped_anywhere(reading: str) -> Iterator[str]:
+    yield from _swapped(reading)
+    for first, second in combinations(range(reading.index("/") + 1, len(reading)), 2):
+        yield from _swap(reading, first, second)
+
+
+def _swap(reading: str, first: int, second: int) -> Iterator[str]:
+    one, other = reading[first], reading[second]
+    if one != other and "/" not in (one, other):
+        yield reading[:first] + other + reading[first + 1 : second] + one + reading[second + 1 :]
 
 
 def _replaced(reading: str) -> Iterator[str]:
@@ -148,8 +185,7 @@ def _suffix_first(reading: str, end: int) -> Iterable[int]:
 
 
 def _letters(suffix: str) -> str:
-    """What a wrong character may have been: digits, and letters in the cases that the suffix uses."""
-    lower = any(character in string.ascii_lowercase for character in suffix)
-    upper = any(character in string.ascii_uppercase for character in suffix)
-    letters = string.ascii_lowercase * lower + string.ascii_uppercase * (upper or not lower)
-    return string.digits + letters + "-._"
+    """What a wrong character may have been: digits, letters, those first whose case the suffix uses, and marks."""
+    small_first = any(character in string.ascii_lowercase for character in suffix)
+    small, capital = string.ascii_lowercase, string.ascii_uppercase
+    return string.digits + (small + capital if small_first else capital + small) + "-._"

@@ -17,8 +17,9 @@ A segment is percent-decoded once, as UTF-8. Query and fragment are not part of 
 they stand, undecoded, because their meaning is open. For what people type see `human`.
 """
 
+import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
@@ -31,28 +32,34 @@ from .handle import Handle
 _SUB_DELIMS = "!$&'()*+,;="
 _REG_NAME_SAFE = _SUB_DELIMS
 _SEGMENT_SAFE = _SUB_DELIMS + ":@"
-_QUERY_SAFE = _SEGMENT_SAFE + "/?"
+QUERY_SAFE = _SEGMENT_SAFE + "/?"
+"""What a query or fragment may hold unencoded besides letters, digits and "-._~"."""
 
 
 def _sequence(safe: str) -> str:
-    """The pattern of the grammar's `*( unreserved / pct-encoded / … )`; possessive, so that it takes linear time."""
-    plain = rf"[A-Za-z0-9\-._~{safe}]*+"
-    return f"{plain}(?:%[0-9A-Fa-f]{{2}}{plain})*+"
+    """The pattern of the grammar's `*( unreserved / pct-encoded / … )`; atomic, so that it takes linear time."""
+    # Not with possessive quantifiers: around a group Python 3.11.0 to 3.11.4 gets them wrong.
+    plain = rf"[A-Za-z0-9\-._~{safe}]*"
+    return f"(?>{plain}(?:%[0-9A-Fa-f]{{2}}{plain})*)"
 
 
-_TAIL = rf"(?:\?({_sequence(_QUERY_SAFE)}))?(?:#({_sequence(_QUERY_SAFE)}))?"
+QUERY = _sequence(QUERY_SAFE)
+"""The pattern of a query or fragment."""
+
+_TAIL = rf"(?:\?({QUERY}))?(?:#({QUERY}))?"
 _AFTER_HOST = re.compile(f"({_sequence(_REG_NAME_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
 _AFTER_PATH = re.compile(f"({_sequence(_SEGMENT_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
 # What the above does not match, these explain.
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_REG_NAME = re.compile(rf"[^A-Za-z0-9\-._~%{_REG_NAME_SAFE}]")
 _NOT_SEGMENT = re.compile(rf"[^A-Za-z0-9\-._~%{_SEGMENT_SAFE}]")
-_NOT_QUERY = re.compile(rf"[^A-Za-z0-9\-._~%{_QUERY_SAFE}]")
+_NOT_QUERY = re.compile(rf"[^A-Za-z0-9\-._~%{QUERY_SAFE}]")
 # ASCII: without it "\u017f" (long s) would be an "s" regardless of case.
 _HDL = re.compile("hdl:", re.IGNORECASE | re.ASCII)
 _HTTP = re.compile("https?://", re.IGNORECASE | re.ASCII)
-_AUTHORITY = re.compile(r"(?:[A-Za-z0-9\-._~]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-_ESCAPES = re.compile("%..(?:%..)*+")  # in text without bad escapes
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9\-._~]+|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,5}))?")
+_MAX_PORT = 65_535
+_ESCAPES = re.compile("%..(?:%..)*")  # in text without bad escapes
 _TOKEN = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _CONTINUATION = re.compile("%[89ABab][0-9A-Fa-f]")  # an escape that continues a character begun before it
 _DEFAULT_PORT = {"http": ":80", "https": ":443"}
@@ -95,10 +102,12 @@ class Resolver:
     """What to write; `http` and `https` are both read."""
 
     def __post_init__(self) -> None:
-        known = self.scheme in _DEFAULT_PORT and _AUTHORITY.fullmatch(self.authority)
-        canonical = known and self.authority == _canonical_authority(self.authority, self.scheme)
+        try:
+            authority = _canonical_authority(self.authority, self.scheme, 0) if self.scheme in _DEFAULT_PORT else None
+        except InvalidName:
+            authority = None
         segment = "" if self.segment is None else self.segment or "/"  # an empty one is as wrong as a slash
-        if not canonical or _NOT_SEGMENT.search(segment) or _BAD_ESCAPE.search(segment):
+        if authority != self.authority or _NOT_SEGMENT.search(segment) or _BAD_ESCAPE.search(segment):
             raise NameMisuse("U4", f"{self!r} is no resolver; use Resolver.parse for text from outside")
 
     @classmethod
@@ -107,9 +116,10 @@ class Resolver:
         scheme, mark, rest = text.partition("://")
         scheme = scheme.lower()
         if not mark or scheme not in _DEFAULT_PORT:
-            raise InvalidName("U4", f"a resolver is named as http(s)://HOST[/SEGMENT]; {quoted(text)} is not")
+            message = f"a resolver is named as http(s)://HOST[/SEGMENT]; {quoted(text)} is not"
+            raise InvalidName("U4", message, position=0)
         authority, _, segment = rest.partition("/")
-        authority = _canonical_authority(authority, scheme)
+        authority = _canonical_authority(authority, scheme, len(text) - len(rest))
         start = len(text) - len(segment)
         segment = segment.removesuffix("/")
         if found := _NOT_SEGMENT.search(segment):
@@ -138,26 +148,36 @@ def to_http(reference: Reference, resolver: Resolver) -> str:
     return f"{resolver}/{_two_segments(reference)}"
 
 
-def parse_uri(text: str, resolvers: Sequence[Resolver] = ()) -> Reference:
+def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool = False) -> Reference:
     """Read the host form, the path form, or the HTTP form of one of the given resolvers; refuse all else.
 
     A reference without a scheme is ambiguous and refused (U7): bare handles are `Handle.parse`'s.
+
+    With `for_lookup` the handle need not be legal here (H2, H3): another server may have registered it and it may
+    have been imported. The form of the URI is demanded all the same.
     """
+    take = handle_reader(for_lookup)
     if _HDL.match(text):
         if text.startswith("//", 4):
-            return _read(text, 6, _AFTER_HOST, _NOT_REG_NAME)
-        return _read(text, 4, _AFTER_PATH, _NOT_SEGMENT)
+            return _read(text, 6, _AFTER_HOST, _NOT_REG_NAME, take)
+        return _read(text, 4, _AFTER_PATH, _NOT_SEGMENT, take)
     if _HTTP.match(text):
-        return _read(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT)
+        return _read(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT, take)
     message = 'a URI of a handle begins with "hdl:" or with the address of a known resolver'
     raise InvalidName("U7", message, position=0)
+
+
+def handle_reader(for_lookup: bool) -> Callable[[str], Handle]:
+    """The function that takes a bare handle: for look-up, or else for registration."""
+    return Handle.keepable if for_lookup else Handle.parse
 
 
 def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, int] | None:
     """The resolver that an HTTP URL belongs to, and where in the text the handle's path begins."""
     scheme, _, rest = text.partition("://")
     authority, slash, path = rest.partition("/")
-    authority = authority.lower().removesuffix(_DEFAULT_PORT[scheme.lower()])
+    # Outside ASCII lower case deceives: that of U+212A, the Kelvin sign, is a "k".
+    authority = authority.lower().removesuffix(_DEFAULT_PORT[scheme.lower()]) if authority.isascii() else ""
     start = len(text) - len(path)
     here = [resolver for resolver in resolvers if slash and authority == resolver.authority]
     for resolver in here:
@@ -167,8 +187,8 @@ def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, 
     return next(((resolver, start) for resolver in here if resolver.segment is None), None)
 
 
-def read_handle(text: str, start: int, slash: int, end: int) -> Handle:
-    """Percent-decode `text[start:end]` once, prefix and suffix apart, to a legal handle.
+def read_handle(text: str, start: int, slash: int, end: int, take: Callable[[str], Handle]) -> Handle:
+    """Percent-decode `text[start:end]` once, prefix and suffix apart, and `take` the handle.
 
     `slash` is where the separator stands; bad escapes have been refused before. Positions in errors are those in the
     whole text.
@@ -182,7 +202,7 @@ def read_handle(text: str, start: int, slash: int, end: int) -> Handle:
     if "%" in suffix:
         suffix = _decode(text, slash + 1, end)
     try:
-        return Handle.parse(f"{prefix}/{suffix}")
+        return take(f"{prefix}/{suffix}")
     except InvalidName as problem:
         index = problem.position
         raise problem.moved_to(None if index is None else _written_at(text, start, end, index)) from None
@@ -207,13 +227,15 @@ def _path_start(text: str, resolvers: Sequence[Resolver]) -> int:
     raise InvalidName("U4", f"this is not the address of a known resolver ({known} known)", position=0)
 
 
-def _read(text: str, start: int, form: re.Pattern[str], not_prefix: re.Pattern[str]) -> Reference:
+def _read(
+    text: str, start: int, form: re.Pattern[str], not_prefix: re.Pattern[str], take: Callable[[str], Handle]
+) -> Reference:
     """Read NA/LOCAL with its tail from `start` on."""
     found = form.fullmatch(text, start)
     if found is None:
         raise _objection(text, start, not_prefix)
     query, fragment = found.group(3, 4)
-    return Reference(read_handle(text, start, found.end(1), found.end(2)), query, fragment)
+    return Reference(read_handle(text, start, found.end(1), found.end(2), take), query, fragment)
 
 
 def _objection(text: str, start: int, not_prefix: re.Pattern[str]) -> InvalidName:
@@ -281,7 +303,24 @@ def _written_at(text: str, start: int, end: int, index: int) -> int:
     return next((found.start() for found in islice(tokens, index, None)), end)
 
 
-def _canonical_authority(authority: str, scheme: str) -> str:
-    if not _AUTHORITY.fullmatch(authority):
-        raise InvalidName("U4", f"{quoted(authority)} is not a host with an optional port")
+def _canonical_authority(authority: str, scheme: str, start: int) -> str:
+    """Host and port in lower case, without the default port; `start` is where they stand in the text."""
+    found = _AUTHORITY.match(authority)
+    end = found.end() if found else 0
+    if found is None or end < len(authority):
+        message = f"{quoted(authority)} is not a host with an optional port"
+        raise InvalidName("U4", message, position=start + end, character=authority[end : end + 1] or None)
+    address, port = found.groups()
+    if port is not None and not 0 < int(port) <= _MAX_PORT:
+        raise InvalidName("U4", f"there is no port {port}: they are 1 to {_MAX_PORT}", position=start + found.start(2))
+    if address is not None and not _is_ipv6(address):
+        raise InvalidName("U4", f"{quoted(address)} is no IPv6 address", position=start + found.start(1))
     return authority.lower().removesuffix(_DEFAULT_PORT[scheme])
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -15,10 +15,11 @@ from .scheme import Details, Source, check_count
 
 Version = Literal[1, 4, 7]
 
+HEX_DIGITS = frozenset("0123456789ABCDEFabcdef")
+
 _TEXT = re.compile("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _HYPHENS = frozenset((8, 13, 18, 23))
 _TEXT_LENGTH = 36
-_HEX = frozenset("0123456789ABCDEFabcdef")
 _UUID_EPOCH_TICKS = 0x01B21DD213814000  # from 1582-10-15 to 1970-01-01, in units of 100 ns
 _MULTICAST = 1 << 40  # marks a node id as not a machine's address (RFC 9562, section 6.10)
 
@@ -84,7 +85,7 @@ class UuidText:
 def _objection(handle: Handle) -> InvalidName:
     start = len(handle.prefix) + 1
     for position, character in enumerate(handle.suffix[:_TEXT_LENGTH]):
-        if character != "-" if position in _HYPHENS else character not in _HEX:
+        if character != "-" if position in _HYPHENS else character not in HEX_DIGITS:
             message = f"{show(character)} cannot stand here: a UUID is 8-4-4-4-12 hexadecimal digits"
             return InvalidName("P8", message, position=start + position, character=character)
     message = f"the suffix has {len(handle.suffix)} characters; a UUID with its hyphens has {_TEXT_LENGTH}"
