@@ -6,7 +6,8 @@ and the best of several rounds, so that cold caches and a slow moment do not cou
 function in turn, so figures of one run can be compared with each other. Those of two runs cannot, unless the
 machine is quiet and the same.
 
-The first line is the cost of calling a function that does nothing; it is contained in every other figure.
+The first line is the cost of calling a function that does nothing; it is contained in every other figure. The last
+column says how many octets one call has allocated at its height, its result included.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import importlib
 import json
 import platform
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -37,6 +39,8 @@ class Measured:
     calls: int = 1
     best: float = field(default=float("inf"))
     """Nanoseconds a call."""
+    octets: int = 0
+    """Allocated at the height of a call."""
 
     def calibrate(self) -> None:
         """Find out how many calls fill a round."""
@@ -47,6 +51,18 @@ class Measured:
     def measure(self) -> None:
         """Go one round."""
         self.best = min(self.best, _spent(self.function, self.calls) / self.calls)
+
+    def weigh(self) -> None:
+        """See what one call allocates; tracing slows everything, so this comes after the measuring."""
+        tracemalloc.start()
+        try:
+            base, _ = tracemalloc.get_traced_memory()
+            kept = self.function()
+            _, height = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        del kept
+        self.octets = height - base
 
 
 def _spent(function: Function, calls: int) -> int:
@@ -82,20 +98,25 @@ def measure(benches: Sequence[str], rounds: int) -> list[Measured]:
             gc.collect()
     finally:
         gc.enable()
+    for row in rows:
+        row.weigh()
     return rows
 
 
 def _print_table(rows: Sequence[Measured], rounds: int) -> None:
     labels = [f"{row.bench}: {row.name}" if row.bench else row.name for row in rows]
     width = max(map(len, labels))
-    print(f"{'':<{width}}  {'ns a call':>12}  {'calls a second':>16}")
+    print(f"{'':<{width}}  {'ns a call':>12}  {'calls a second':>16}  {'octets':>9}")
     for label, row in zip(labels, rows, strict=True):
-        print(f"{label:<{width}}  {row.best:>12,.0f}  {1e9 / row.best:>16,.0f}")
+        print(f"{label:<{width}}  {row.best:>12,.0f}  {1e9 / row.best:>16,.0f}  {row.octets:>9,}")
     print(f"CPU time, best of {rounds} rounds, {platform.python_implementation()} {platform.python_version()}")
 
 
 def _print_json(rows: Sequence[Measured], rounds: int) -> None:
-    figures = [{"bench": row.bench or None, "name": row.name, "nanoseconds": round(row.best, 1)} for row in rows]
+    figures = [
+        {"bench": row.bench or None, "name": row.name, "nanoseconds": round(row.best, 1), "octets": row.octets}
+        for row in rows
+    ]
     about = {"implementation": platform.python_implementation(), "python": platform.python_version()}
     print(json.dumps({**about, "rounds": rounds, "figures": figures}))
 

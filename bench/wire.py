@@ -1,11 +1,6 @@
-"""What the wire costs: a resolution from octets to octets, long answers, signatures, MACs, secrets and encryption.
-
-Microseconds come from `run.py`. What `run.py` cannot see is memory: `bench/wire.py` by itself prints how many octets
-and blocks are allocated by one resolution, and how many of them at most at a time.
-"""
+"""What the wire costs: a resolution from octets to octets, long answers, signatures, MACs, secrets and encryption."""
 
 import random
-import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -115,32 +110,3 @@ def benches() -> dict[str, Callable[[], object]]:
         "encrypt, AES, an answer": partial(encrypt, Cipher.AES, SESSION_KEY, answer.payload, CURRENT, RANDOM),
         "decrypt, AES, an answer": partial(decrypt, Cipher.AES, SESSION_KEY, sealed, CURRENT),
     }
-
-
-def allocations(function: Callable[[], object]) -> tuple[int, int]:
-    """What one call keeps allocated at its height: octets and, roughly, blocks."""
-    function()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.take_snapshot()
-        tracemalloc.reset_peak()
-        base, _ = tracemalloc.get_traced_memory()
-        kept = function()
-        _, peak = tracemalloc.get_traced_memory()
-        after = tracemalloc.take_snapshot()
-    finally:
-        tracemalloc.stop()
-    blocks = sum(change.count_diff for change in after.compare_to(before, "filename") if change.count_diff > 0)
-    del kept
-    return peak - base, blocks
-
-
-def main() -> None:
-    """Print what `run.py` does not."""
-    for name, function in benches().items():
-        octets, blocks = allocations(function)
-        print(f"{name:<40} {octets:>10,} octets at the height, {blocks:>4} blocks in the result")
-
-
-if __name__ == "__main__":
-    main()

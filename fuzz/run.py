@@ -19,8 +19,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-MAX_LEN = 8_192
-"""The longest input in octets: a handle of 2,048 octets, all of them escaped, and then some."""
+MAX_LEN = 16_384
+"""The longest input in octets: longer than every recorded message, and than a handle of which all octets are escaped."""
+MAX_MEMORY = 1_024
+"""Mebibytes after which an input counts as a bug; a target needs about a hundred."""
 TIMEOUT = 20
 """Seconds after which a single input counts as a bug; nothing here should take a hundredth of that."""
 
@@ -39,7 +41,7 @@ def run(target: str, driver: str, limit: list[str], corpus: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     module = target if (HERE / f"{target}.py").exists() else f"_{target}"
     child = [sys.executable, str(HERE / "_child.py"), driver, module]
-    limits = [*limit, f"-max_len={MAX_LEN}", f"-timeout={TIMEOUT}"]
+    limits = [*limit, f"-max_len={MAX_LEN}", f"-timeout={TIMEOUT}", f"-rss_limit_mb={MAX_MEMORY}"]
     output = [f"-artifact_prefix={findings}/", "-print_final_stats=1"]
     done = subprocess.run([*child, str(inputs), *limits, *output], check=False, capture_output=True)
     text = done.stdout + done.stderr

@@ -156,3 +156,32 @@ def test_every_exchange_is_decoded_and_written_and_held_by_our_server_and_by_our
         (function,) = [value for name, value in vars(found).items() if name.startswith(f"test_{begin}")]
         names |= parameters_of(function)
     assert names >= {name for file in WIRE_FILES for name in names_in(file)}
+
+
+def test_a_vector_has_a_name_of_its_own_in_all_files() -> None:
+    """So that counting vectors by name forgets none."""
+    names = [name for file in COUNTS for name in names_in(file)]
+    assert len(names) == len(set(names))
+
+
+def test_every_vector_of_the_description_is_used_by_a_test_of_vectors() -> None:
+    """The vectors of section 21 are constants of `section21`; each must be read by a test or its parameters."""
+    (_, tree) = next((path, tree) for path, tree in sources_and_helpers() if path.stem == "section21")
+    targets = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    known = {target.id for target in targets if isinstance(target, ast.Name)}
+    assert len(known) >= 10
+    used = {
+        node.attr
+        for path, tree in sources_and_helpers()
+        if path.stem.startswith("test_")
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef) and "vector" in function.name
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "section21"
+    }
+    assert known - used == set()
+
+
+def sources_and_helpers() -> list[tuple[Path, ast.Module]]:
+    paths = sorted((TESTS / "wire").glob("*.py"))
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]

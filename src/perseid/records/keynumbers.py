@@ -8,14 +8,15 @@ octet)."
 How long a number may be is said here, what it may be by the key it belongs to.
 """
 
+from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, Self
 
 from .binary import Reader, Writer
 from .errors import InvalidData
 from .octets import from_base64
-from .plain import JsonObject, a_text, member
+from .plain import JsonObject, a_text, member, parse_json, write_json
 
 MAX_KEY_BITS: Final = 8192
 """The longest RSA and DSA keys: one RSA verification with the exponent 65537 then costs 0.3 ms."""
@@ -31,6 +32,48 @@ MAX_KIND: Final = 32
 """Octets of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
 
 _MAX_DIGITS = (MAX_NUMBER + 2) // 3 * 4  # of base64
+
+
+class Key(ABC):
+    """What public and private keys have in common: named numbers, in one order on the wire and in another in JSON."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str]
+    """The name on the wire."""
+    KTY: ClassVar[str]
+    """The name in JSON."""
+    ON_WIRE: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of the wire."""
+    IN_JSON: ClassVar[tuple[str, ...]]
+    """The numbers, in the order of JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, value: object) -> Self:
+        """Take a key from a JSON object."""
+
+    def to_json(self) -> JsonObject:
+        """The JSON object; that of a private key must be kept secret."""
+        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Take a key from JSON text."""
+        return cls.from_json(parse_json(text))
+
+    def to_text(self) -> str:
+        """The JSON text, in one line."""
+        return write_json(self.to_json())
+
+    @classmethod
+    def _make(cls, kind: "type[Key]", numbers: dict[str, int]) -> Self:
+        """A key of a kind; refused where this class stands for another kind."""
+        make: Callable[..., Key] = kind
+        key = make(**numbers)
+        if not isinstance(key, cls):
+            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
+        return key
 
 
 def key_type(members: JsonObject) -> str:

@@ -12,11 +12,10 @@ instead of `y` (DSA). The files that protect this form with a passphrase are in 
 A key is checked when it is made: its numbers must belong together. `repr()` shows its kind and length only.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from math import gcd
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -25,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .keynumbers import MAX_KIND, key_type, numbers_from_json, numbers_to_json, read_numbers, write_numbers
-from .plain import JsonObject, an_object, parse_json, write_json
+from .keynumbers import MAX_KIND, Key, key_type, numbers_from_json, read_numbers, write_numbers
+from .plain import an_object
 from .pubkey import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
 
 USUAL_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
@@ -34,19 +33,10 @@ USUAL_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
 the usual one first, then other small ones."""
 
 
-class PrivateKey(ABC):
+class PrivateKey(Key):
     """A private key of one of three kinds: `RsaPrivateKey`, `RsaPrivateKeyWithoutPrimes`, `DsaPrivateKey`."""
 
     __slots__ = ()
-
-    KIND: ClassVar[str]
-    """The name in the plain form."""
-    KTY: ClassVar[str]
-    """The name in JSON."""
-    ON_WIRE: ClassVar[tuple[str, ...]]
-    """The numbers, in the order of the plain form."""
-    IN_JSON: ClassVar[tuple[str, ...]]
-    """The numbers, in the order of JSON."""
 
     @classmethod
     def from_bytes(cls, octets: bytes) -> Self:
@@ -79,19 +69,6 @@ class PrivateKey(ABC):
         else:
             raise InvalidData("the key's kty is not RSA or DSA")
         return cls._make(known, numbers_from_json(members, known.IN_JSON))
-
-    def to_json(self) -> JsonObject:
-        """The JSON object, which must be kept secret."""
-        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Take a key from JSON text."""
-        return cls.from_json(parse_json(text))
-
-    def to_text(self) -> str:
-        """The JSON text, in one line, which must be kept secret."""
-        return write_json(self.to_json())
 
     @classmethod
     def from_pkcs8(cls, octets: bytes) -> Self:
@@ -126,14 +103,6 @@ class PrivateKey(ABC):
     def __repr__(self) -> str:
         """Without any number."""
         return f"<{type(self).__name__} of {self.public.bits} bits>"
-
-    @classmethod
-    def _make(cls, kind: "type[PrivateKey]", numbers: dict[str, int]) -> Self:
-        make: Callable[..., PrivateKey] = kind
-        key = make(**numbers)
-        if not isinstance(key, cls):
-            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
-        return key
 
 
 @dataclass(frozen=True, slots=True, repr=False)

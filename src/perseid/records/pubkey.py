@@ -16,8 +16,7 @@ The numbers of a key come from outside, whoever constructs it: a number that no 
 the constructor, so that an unfit key cannot exist.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
@@ -33,13 +32,13 @@ from .keynumbers import (
     MAX_KEY_BITS,
     MAX_KIND,
     MIN_KEY_BITS,
+    Key,
     key_type,
     numbers_from_json,
-    numbers_to_json,
     read_numbers,
     write_numbers,
 )
-from .plain import JsonObject, an_object, parse_json, write_json
+from .plain import an_object
 
 MAX_RSA_EXPONENT: Final = (1 << 33) - 1
 """The largest public exponent of RSA: verification takes time in proportion to its bits. The usual one, 65537, has 17
@@ -69,19 +68,11 @@ _OIDS = (bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06072a8648ce380
 _OID_WITHIN = 32  # octets from the front: two headers of at most six octets stand before it
 
 
-class PublicKey(ABC):
+class PublicKey(Key):
     """A public key of one of three kinds: `RsaPublicKey`, `DsaPublicKey`, `DhPublicKey`. There are no others."""
 
     __slots__ = ()
 
-    KIND: ClassVar[str]
-    """The name on the wire."""
-    KTY: ClassVar[str]
-    """The name in JSON."""
-    ON_WIRE: ClassVar[tuple[str, ...]]
-    """The numbers, in the order of the wire."""
-    IN_JSON: ClassVar[tuple[str, ...]]
-    """The numbers, in the order of JSON."""
     TRAILER: ClassVar[bytes] = b""
     """What follows the numbers on the wire."""
 
@@ -110,19 +101,6 @@ class PublicKey(ABC):
         if known is None:
             raise InvalidData("the key's kty is not RSA, DSA or DH")
         return cls._make(known, numbers_from_json(members, known.IN_JSON))
-
-    def to_json(self) -> JsonObject:
-        """The JSON object."""
-        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Take a key from JSON text."""
-        return cls.from_json(parse_json(text))
-
-    def to_text(self) -> str:
-        """The JSON text, in one line."""
-        return write_json(self.to_json())
 
     @classmethod
     def from_x509(cls, octets: bytes) -> Self:
@@ -171,14 +149,6 @@ class PublicKey(ABC):
 
     @abstractmethod
     def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None: ...
-
-    @classmethod
-    def _make(cls, kind: "type[PublicKey]", numbers: dict[str, int]) -> Self:
-        make: Callable[..., PublicKey] = kind
-        key = make(**numbers)
-        if not isinstance(key, cls):
-            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
-        return key
 
 
 @dataclass(frozen=True, slots=True)
