@@ -1,0 +1,74 @@
+"""Signing checkpoints: the log's own word about its size and root, which anyone can hold it to.
+
+The key is an Ed25519 key of the installation, kept in a file of its own. It is rotated by an entry (ROTATE_KEY) whose
+note holds the new key, signed with the old one; a verifier that trusts the first key follows the chain.
+"""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from .verification import Checkpoint, InvalidProof, LogKey, read_note, write_note
+
+_ROTATION = "perseid checkpoint key rotation"
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A private key that signs checkpoints."""
+
+    name: str
+    """The key's name: that of the log."""
+    _seed: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls, name: str, random_octets: bytes) -> Self:
+        """A new key from 32 random octets."""
+        if len(random_octets) != 32:
+            raise ValueError("an Ed25519 key is made from 32 random octets")
+        return cls(name, random_octets)
+
+    @classmethod
+    def from_octets(cls, octets: bytes) -> Self:
+        """Take a key from its file: the seed in hexadecimal, a blank, the name."""
+        seed, _, name = octets.decode("utf-8").strip().partition(" ")
+        return cls.generate(name, bytes.fromhex(seed))
+
+    def to_octets(self) -> bytes:
+        """The content of the key's file."""
+        return f"{self._seed.hex()} {self.name}\n".encode()
+
+    @property
+    def public(self) -> LogKey:
+        """What verifiers need."""
+        public = self._private().public_key()
+        return LogKey(self.name, public.public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+    def sign(self, checkpoint: Checkpoint) -> str:
+        """The checkpoint as a signed note."""
+        return self._note(checkpoint.text())
+
+    def hand_over(self, successor: LogKey) -> str:
+        """The note by which this key names the next one."""
+        return self._note(f"{_ROTATION}\n{successor}\n")
+
+    def _note(self, text: str) -> str:
+        key = self.public
+        return write_note(text, [(key.name, key.id, self._private().sign(text.encode()))])
+
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self._seed)
+
+
+def successor(note: str, key: LogKey) -> LogKey:
+    """The key that `key` hands over to, if it signed the note."""
+    text, signatures = read_note(note)
+    lines = text.split("\n")
+    if len(lines) != 3 or lines[0] != _ROTATION:
+        raise InvalidProof("the note does not hand over to another key")
+    for name, key_id, signature in signatures:
+        if name == key.name and key_id == key.id and key.check(signature, text.encode()):
+            return LogKey.parse(lines[1])
+    raise InvalidProof(f"the hand-over is not signed by {key.name}")

@@ -1,0 +1,226 @@
+"""An entry of the ledger: who did what to which handle and when, and the whole record after it.
+
+What is stored and what is proved are two things. The *body* holds everything, in the open. The *leaf*, whose hash
+stands in the Merkle tree, holds handle, action, time and number in clear, but only commitments to what may be private:
+
+    commitment = SHA-256(kind ‖ salt ‖ content)
+
+Each value, the actor and the note have a random salt of their own, so a proof of history tells nothing about them to
+whoever does not know them already, and data can be erased (redacted) from the body without touching the tree: its
+commitment stays. An unchanged value keeps its salt from entry to entry, so a proof also shows what did not change. A
+random nonce in every leaf keeps entries without values from being guessed.
+
+docs/reference/ledger-format.md specifies both forms for whoever has only the file.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from perseid.records.binary import Reader, Writer
+from perseid.records.errors import InvalidData
+from perseid.records.openenum import OpenEnum
+from perseid.records.value import Value
+
+from .verification import commitment, leaf_hash
+
+FORMAT: Final = 1
+"""The version of the two forms described here; it is their first octet."""
+
+SALT_LENGTH: Final = 16
+"""Octets of salt and nonce: enough that nobody finds one by trying, in thirty years or ever."""
+
+COMMITMENT_LENGTH: Final = 32
+
+MICROSECOND: Final = 1_000_000
+"""Entries are dated in microseconds, values in seconds."""
+
+_OPEN, _REDACTED = 0, 1
+
+Random = Callable[[int], bytes]
+
+
+class Action(OpenEnum):
+    """What was done."""
+
+    CREATE = 1
+    """A name came to have a record."""
+    UPDATE = 2
+    """Its values changed."""
+    DELETE = 3
+    """Its record was removed; the name is not free."""
+    HOME = 4
+    """This server became responsible for a prefix; the handle is the prefix handle."""
+    UNHOME = 5
+    """It stopped being so."""
+    RESERVE = 6
+    """A name was taken, without a record yet."""
+    PUBLISH = 7
+    UNPUBLISH = 8
+    TOMBSTONE = 9
+    """The thing is gone; the name says so."""
+    REDACT = 10
+    """Data of earlier entries of the handle was erased."""
+    ROTATE_KEY = 11
+    """Checkpoints are signed with another key from here on."""
+    BRANCH = 12
+    """The ledger was restored from before a checkpoint it had signed, and goes on under a new origin."""
+
+
+class State(OpenEnum):
+    """What a name is, after an entry."""
+
+    ABSENT = 0
+    """No record: deleted, or not a matter of records at all."""
+    NORMAL = 1
+    RESERVED = 2
+    UNPUBLISHED = 3
+    TOMBSTONE = 4
+
+
+class Kind(OpenEnum):
+    """What a commitment is about; it keeps one from passing for another."""
+
+    VALUE = ord("V")
+    ACTOR = ord("A")
+    NOTE = ord("N")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Content under a commitment, or, where it was redacted, the commitment alone."""
+
+    kind: Kind
+    """What it is about."""
+    commitment: bytes
+    """What the leaf holds."""
+    salt: bytes = field(default=b"", repr=False)
+    """Empty when redacted: with it, a guess could be confirmed."""
+    content: bytes | None = field(default=None, repr=False)
+    """None when redacted."""
+
+    @classmethod
+    def commit(cls, kind: Kind, salt: bytes, content: bytes) -> Self:
+        """Put content under a commitment."""
+        return cls(kind, commitment(bytes((kind,)), salt, content), salt, content)
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether the content is gone."""
+        return self.content is None
+
+    def redacted(self) -> Self:
+        """The same without content and salt."""
+        return replace(self, salt=b"", content=None)
+
+    @classmethod
+    def read(cls, reader: Reader, kind: Kind) -> Self:
+        """Take a slot from a body."""
+        form = reader.u8()
+        if form == _REDACTED:
+            return cls(kind, reader.octets(COMMITMENT_LENGTH))
+        if form != _OPEN:
+            raise reader.problem(f"slots of form {form} are not known")
+        salt = reader.octets(SALT_LENGTH)
+        return cls.commit(kind, salt, reader.bytes_())
+
+    def write(self, writer: Writer) -> None:
+        """Add the slot to a body."""
+        if self.content is None:
+            writer.u8(_REDACTED).octets(self.commitment)
+        else:
+            writer.u8(_OPEN).octets(self.salt).bytes_(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry. `seq` and `at` are given by the ledger while its head is locked."""
+
+    seq: int
+    """Its number, from 1, without gaps."""
+    at: int
+    """When it was appended, in microseconds since 1970; never before the entry in front of it."""
+    action: Action
+    """What was done."""
+    state: State
+    """What the name is after it."""
+    handle: str
+    """The name, as it is spelled."""
+    nonce: bytes = field(repr=False)
+    """Random octets that make the leaf unguessable."""
+    actor: Slot
+    """Who did it (`door actor`), under a commitment."""
+    note: Slot
+    """Why, or where from; under a commitment."""
+    values: tuple[Slot, ...]
+    """The record after the change: each value's binary form, by ascending index."""
+
+    @classmethod
+    def from_body(cls, seq: int, at: int, body: bytes) -> Self:
+        """Take an entry from its stored form."""
+        reader = Reader(body)
+        if (version := reader.u8()) != FORMAT:
+            raise InvalidData(f"entry {seq} has format {version}; this version of the program knows {FORMAT}", 0)
+        action, state = Action(reader.u8()), State(reader.u8())
+        handle = reader.text()
+        nonce = reader.octets(SALT_LENGTH)
+        actor, note = Slot.read(reader, Kind.ACTOR), Slot.read(reader, Kind.NOTE)
+        values = tuple([Slot.read(reader, Kind.VALUE) for _ in range(reader.count(1 + COMMITMENT_LENGTH - 12))])
+        reader.finish()
+        return cls(seq, at, action, state, handle, nonce, actor, note, values)
+
+    def body(self) -> bytes:
+        """The stored form."""
+        writer = Writer().u8(FORMAT).u8(self.action).u8(self.state).text(self.handle).octets(self.nonce)
+        self.actor.write(writer)
+        self.note.write(writer)
+        writer.i32(len(self.values))
+        for slot in self.values:
+            slot.write(writer)
+        return writer.done()
+
+    def leaf(self) -> bytes:
+        """What is hashed into the tree, and shown in proofs."""
+        writer = Writer().u8(FORMAT).i64(self.seq).i64(self.at).u8(self.action).u8(self.state)
+        writer.text(self.handle).octets(self.nonce).octets(self.actor.commitment).octets(self.note.commitment)
+        writer.i32(len(self.values))
+        for slot in self.values:
+            writer.octets(slot.commitment)
+        return writer.done()
+
+    def leaf_hash(self) -> bytes:
+        """The hash of the leaf."""
+        return leaf_hash(self.leaf())
+
+    def record(self) -> tuple[Value, ...]:
+        """The values after the entry; redacted ones are left out."""
+        now = self.at // MICROSECOND
+        return tuple(Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None)
+
+    @property
+    def who(self) -> tuple[str, str] | None:
+        """Door and actor; None if they were redacted."""
+        if self.actor.content is None:
+            return None
+        door, _, actor = self.actor.content.decode("utf-8").partition(" ")
+        return door, actor
+
+    @property
+    def why(self) -> str | None:
+        """The note; None if it was redacted."""
+        return None if self.note.content is None else self.note.content.decode("utf-8")
+
+
+def commit_values(values: Iterable[Value], before: Sequence[Slot], random: Random) -> tuple[Slot, ...]:
+    """Put a record's values, in their order, under commitments; one that did not change keeps its salt."""
+    kept = {slot.content: slot for slot in before if slot.content is not None}
+    slots = []
+    for value in values:
+        content = value.to_bytes()
+        slots.append(kept.get(content) or Slot.commit(Kind.VALUE, random(SALT_LENGTH), content))
+    return tuple(slots)
+
+
+def commit_text(kind: Kind, text: str, random: Random) -> Slot:
+    """Put an actor or a note under a commitment."""
+    return Slot.commit(kind, random(SALT_LENGTH), text.encode("utf-8"))

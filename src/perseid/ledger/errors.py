@@ -1,0 +1,34 @@
+"""What can go wrong with the ledger. Each error says what to do about it."""
+
+
+class LedgerError(Exception):
+    """The common root of the ledger's errors."""
+
+
+class WrongClock(LedgerError):
+    """The clock cannot be right, so nothing is written."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; set the clock, or accept it as it is after a look (serve --accept-clock)")
+
+
+class NewerFormat(LedgerError):
+    """The ledger was written by a newer version of the program."""
+
+
+class Moved(LedgerError):
+    """A record on which the decision rested has changed since: decide again."""
+
+    def __init__(self, key: str, seen: int, found: int) -> None:
+        super().__init__(f"{key} was at entry {seen} and is at entry {found} now")
+        self.key = key
+        self.seen = seen
+        self.found = found
+
+
+class StorageFull(LedgerError):
+    """There is no room to write; reading goes on, and writing resumes when there is."""
+
+
+class Damaged(LedgerError):
+    """What is stored is not what was written; the message names the entry."""

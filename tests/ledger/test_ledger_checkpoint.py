@@ -1,0 +1,161 @@
+"""Checkpoints: what we sign, a reader written from the format's text reads; what was changed, nobody believes."""
+
+import base64
+import hashlib
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.checkpoint import Signer, successor
+from perseid.ledger.verification import (
+    MAX_NOTE,
+    Checkpoint,
+    InvalidProof,
+    LogKey,
+    open_checkpoint,
+    read_note,
+    write_note,
+)
+
+SIGNER = Signer.generate("ledger.example.org", bytes(range(32)))
+OTHER = Signer.generate("ledger.example.org", bytes(32))
+ROOT = hashlib.sha256(b"root").digest()
+CHECKPOINT = Checkpoint("ledger.example.org", 1234, ROOT)
+
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters="\n", exclude_categories=["Cs"]), min_size=1, max_size=30
+)
+checkpoints = st.builds(
+    Checkpoint,
+    names,
+    st.integers(0, (1 << 63) - 1),
+    st.binary(min_size=32, max_size=32),
+    st.lists(names, max_size=2).map(tuple),
+)
+
+
+def read_independently(note: str, name: str, public: bytes) -> tuple[str, int, bytes]:
+    """A reader of signed checkpoints after the public description of the format, sharing no code with ours."""
+    body, signatures = note.split("\n\n", 1)
+    text = body + "\n"
+    for line in signatures.splitlines():
+        dash, who, encoded = line.split(" ")
+        assert dash == "\N{EM DASH}"
+        octets = base64.standard_b64decode(encoded)
+        key_hash = hashlib.sha256(f"{name}\n".encode() + b"\x01" + public).digest()[:4]
+        if who == name and octets[:4] == key_hash:
+            Ed25519PublicKey.from_public_bytes(public).verify(octets[4:], text.encode())
+            origin, size, root = text.splitlines()[:3]
+            return origin, int(size), base64.standard_b64decode(root)
+    raise AssertionError("not signed by this key")
+
+
+def test_a_reader_written_from_the_formats_text_reads_our_checkpoint() -> None:
+    found = read_independently(SIGNER.sign(CHECKPOINT), SIGNER.name, SIGNER.public.public)
+    assert found == ("ledger.example.org", 1234, ROOT)
+
+
+def test_the_form_is_fixed() -> None:
+    lines = SIGNER.sign(CHECKPOINT).splitlines()
+    assert lines[:4] == ["ledger.example.org", "1234", base64.b64encode(ROOT).decode(), ""]
+    assert lines[4].startswith("\N{EM DASH} ledger.example.org ")
+    assert len(lines) == 5
+
+
+@given(checkpoints)
+def test_every_checkpoint_comes_back_from_its_note(checkpoint: Checkpoint) -> None:
+    assert open_checkpoint(SIGNER.sign(checkpoint), SIGNER.public) == checkpoint
+    assert Checkpoint.parse(checkpoint.text()) == checkpoint
+
+
+@given(st.integers(0, 10_000), st.characters())
+def test_a_changed_note_is_not_believed(position: int, character: str) -> None:
+    note = SIGNER.sign(CHECKPOINT)
+    position %= len(note)
+    changed = note[:position] + character + note[position + 1 :]
+    if changed == note:
+        return
+    try:
+        found = open_checkpoint(changed, SIGNER.public)
+    except InvalidProof:
+        return
+    assert found == CHECKPOINT  # unused bits of base64 may differ; what is said may not
+
+
+def test_the_signature_of_another_key_does_not_count() -> None:
+    with pytest.raises(InvalidProof, match="not signed by"):
+        open_checkpoint(OTHER.sign(CHECKPOINT), SIGNER.public)
+
+
+def test_one_of_several_signatures_suffices() -> None:
+    text, ours = read_note(SIGNER.sign(CHECKPOINT))
+    _, theirs = read_note(OTHER.sign(CHECKPOINT))
+    note = write_note(text, [*theirs, *ours])
+    assert open_checkpoint(note, SIGNER.public) == CHECKPOINT
+    assert open_checkpoint(note, OTHER.public) == CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x\n",
+        "x\n1\n",
+        "x\n01\nAA==\n",
+        "x\n-1\nAA==\n",
+        "x\n1\nAA==\n",
+        "x\n1\n" + "A" * 44 + "\n",
+        "\n1\n\n",
+        "x\n²\n\n",
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(text: str) -> None:
+    with pytest.raises(InvalidProof):
+        Checkpoint.parse(text)
+
+
+@pytest.mark.parametrize("note", ["", "x", "x\n\n", "x\n\ny\n", "x\n\n\N{EM DASH} n AA==\n", "x\n\n\N{EM DASH} n !\n"])
+def test_what_is_no_signed_note_is_refused(note: str) -> None:
+    with pytest.raises(InvalidProof):
+        read_note(note)
+
+
+def test_a_note_has_an_end() -> None:
+    note = SIGNER.sign(Checkpoint("x" * (MAX_NOTE - 300), 1, ROOT))
+    assert open_checkpoint(note, SIGNER.public).size == 1
+    with pytest.raises(InvalidProof, match="octets"):
+        read_note("x" * MAX_NOTE + note)
+
+
+@given(names.filter(lambda name: "+" not in name and name.strip() == name), st.binary(min_size=32, max_size=32))
+def test_a_public_key_comes_back_from_its_text(name: str, public: bytes) -> None:
+    key = LogKey(name, public)
+    assert LogKey.parse(str(key)) == key
+
+
+@pytest.mark.parametrize("text", ["", "x", "x+00000000+AQ==", "x+zz+AA==", str(SIGNER.public).replace("+", "+0", 1)])
+def test_what_is_no_key_is_refused(text: str) -> None:
+    with pytest.raises(InvalidProof):
+        LogKey.parse(text)
+
+
+def test_a_private_key_comes_back_from_its_file_and_is_not_shown() -> None:
+    again = Signer.from_octets(SIGNER.to_octets())
+    assert again.public == SIGNER.public
+    assert bytes(range(32)).hex() not in repr(SIGNER)
+    with pytest.raises(ValueError, match="32 random octets"):
+        Signer.generate("x", b"short")
+
+
+def test_a_verifier_follows_the_chain_of_keys() -> None:
+    second = Signer.generate("ledger.example.org", hashlib.sha256(b"2").digest())
+    note = SIGNER.hand_over(second.public)
+    assert successor(note, SIGNER.public) == second.public
+    with pytest.raises(InvalidProof):
+        successor(note, second.public)
+    with pytest.raises(InvalidProof):
+        successor(OTHER.hand_over(second.public), SIGNER.public)
+    with pytest.raises(InvalidProof):
+        successor(SIGNER.sign(CHECKPOINT), SIGNER.public)

@@ -1,0 +1,114 @@
+"""The clock is checked: what it may do, what it may not, and that one wrong start poisons nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.clock import LONGEST_PAUSE, RELEASED, SECOND, TOLERANCE, CheckedClock
+from perseid.ledger.errors import WrongClock
+
+YEAR = 365 * 86_400 * SECOND
+NOW = RELEASED + YEAR
+
+
+class Machine:
+    """A machine whose wall clock can be set; the monotonic one cannot."""
+
+    def __init__(self, wall: int = NOW) -> None:
+        self.wall, self.monotonic = wall, 5 * SECOND
+
+    def run(self, microseconds: int) -> None:
+        self.wall += microseconds
+        self.monotonic += microseconds
+
+    def clock(self, *, accepted: bool = False) -> CheckedClock:
+        return CheckedClock(lambda: self.wall, lambda: self.monotonic, accepted=accepted)
+
+
+def test_a_right_clock_dates_entries() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    assert clock.date(None) == NOW
+    machine.run(7)
+    assert clock.date(NOW) == NOW + 7
+    assert clock.bridged == 0
+
+
+@pytest.mark.parametrize("back", [1, TOLERANCE])
+def test_a_small_step_back_is_bridged_and_counted(back: int) -> None:
+    clock = Machine(NOW - back).clock()
+    assert clock.date(NOW) == NOW
+    assert clock.date(NOW) == NOW
+    assert clock.bridged == 2
+
+
+@pytest.mark.parametrize(
+    ("wall", "last", "words"),
+    [
+        (0, None, "before this version"),
+        (RELEASED - 1, None, "before this version"),
+        (NOW - TOLERANCE - 1, NOW, "behind the last entry"),
+        (NOW + LONGEST_PAUSE + 1, NOW, "ahead of the last entry"),
+        (NOW + 64 * YEAR, NOW, "ahead of the last entry"),
+    ],
+)
+def test_a_clock_that_cannot_be_right_refuses_to_date(wall: int, last: int | None, words: str) -> None:
+    with pytest.raises(WrongClock, match=words):
+        Machine(wall).clock().date(last)
+
+
+@pytest.mark.parametrize(("wall", "last"), [(RELEASED, None), (NOW + LONGEST_PAUSE, NOW)])
+def test_the_limits_themselves_are_allowed(wall: int, last: int | None) -> None:
+    assert Machine(wall).clock().date(last) == wall
+
+
+@pytest.mark.parametrize("jump", [TOLERANCE + 1, -TOLERANCE - 1, YEAR, -YEAR // 2])
+def test_a_jump_while_running_is_noticed_by_the_monotonic_clock(jump: int) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    clock.date(None)
+    machine.wall += jump
+    with pytest.raises(WrongClock, match=r"jumped|behind"):
+        clock.date(NOW)
+    machine.wall -= jump
+    assert clock.date(NOW) == NOW
+
+
+def test_a_long_pause_is_suspicious_at_the_start_only() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    clock.date(None)
+    machine.run(LONGEST_PAUSE + SECOND)
+    assert clock.date(NOW) == machine.wall
+
+
+def test_an_operator_may_accept_the_clock_after_a_look() -> None:
+    machine = Machine(NOW + 64 * YEAR)
+    clock = machine.clock()
+    with pytest.raises(WrongClock, match="--accept-clock"):
+        clock.date(NOW)
+    clock.accept()
+    assert clock.date(NOW) == NOW + 64 * YEAR
+    assert machine.clock(accepted=True).date(NOW) == NOW + 64 * YEAR
+
+
+@pytest.mark.parametrize("year", [2039, 2056, 2090])
+def test_any_year_after_the_release_is_an_ordinary_year(year: int) -> None:
+    wall = (year - 1970) * 31_556_952 * SECOND
+    assert Machine(wall).clock().date(wall - SECOND) == wall
+
+
+@given(st.lists(st.integers(-2 * TOLERANCE, 2 * TOLERANCE), max_size=30))
+def test_dates_never_go_back_whatever_the_clock_does(jumps: list[int]) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    last = clock.date(None)
+    for jump in jumps:
+        machine.wall += jump
+        try:
+            date = clock.date(last)
+        except WrongClock:
+            continue
+        assert date >= last
+        assert date - machine.wall <= TOLERANCE
+        last = date

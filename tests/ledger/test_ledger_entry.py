@@ -1,0 +1,231 @@
+"""Entries: both forms, what they show and what they keep, and what is left after a redaction."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.entry import (
+    FORMAT,
+    SALT_LENGTH,
+    Action,
+    Entry,
+    Kind,
+    Slot,
+    State,
+    commit_text,
+    commit_values,
+)
+from perseid.ledger.verification import InvalidProof, Leaf, leaf_hash
+from perseid.records import InvalidData, Permission, Value
+from tests.record_strategies import values as record_values
+
+AT = 1_794_724_100_000_000
+SECRET = Value(300, "HS_SECKEY", b"opensesame", permissions=Permission(0x0C), timestamp=AT // 1_000_000)
+PUBLIC = Value(1, "URL", b"https://example.org/", timestamp=AT // 1_000_000)
+
+
+class Counted:
+    """Randomness that can be told and does not repeat from one start to another."""
+
+    def __init__(self, start: int) -> None:
+        self.drawn = start * 1000
+
+    def __call__(self, count: int) -> bytes:
+        self.drawn += 1
+        return hashlib.shake_128(self.drawn.to_bytes(8, "big")).digest(count)
+
+
+def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: tuple[Slot, ...] = ()) -> Entry:
+    random = Counted(seq)
+    return Entry(
+        seq,
+        AT,
+        Action.CREATE,
+        State.NORMAL,
+        handle,
+        random(SALT_LENGTH),
+        commit_text(Kind.ACTOR, "cli local:alice", random),
+        commit_text(Kind.NOTE, "first", random),
+        commit_values(values, before, random),
+    )
+
+
+handles = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+octets = st.binary(min_size=SALT_LENGTH, max_size=SALT_LENGTH)
+open_slots = st.builds(Slot.commit, st.just(Kind.VALUE), octets, st.binary(max_size=60))
+slots = open_slots | open_slots.map(Slot.redacted)
+numbers = st.integers(1, (1 << 63) - 1)
+entries = st.builds(
+    Entry,
+    numbers,
+    numbers,
+    st.sampled_from(Action) | st.integers(0, 255).map(Action),
+    st.sampled_from(State) | st.integers(0, 255).map(State),
+    handles,
+    octets,
+    st.builds(Slot.commit, st.just(Kind.ACTOR), octets, texts.map(str.encode)),
+    st.builds(Slot.commit, st.just(Kind.NOTE), octets, texts.map(str.encode)).flatmap(
+        lambda slot: st.sampled_from([slot, slot.redacted()])
+    ),
+    st.lists(slots, max_size=5).map(tuple),
+)
+
+
+@given(entries)
+def test_an_entry_comes_back_from_its_body(one: Entry) -> None:
+    assert Entry.from_body(one.seq, one.at, one.body()) == one
+
+
+@given(entries)
+def test_the_verifier_reads_from_the_leaf_what_the_entry_says(one: Entry) -> None:
+    leaf = Leaf.parse(one.leaf())
+    assert (leaf.seq, leaf.at, leaf.action, leaf.state) == (one.seq, one.at, one.action, one.state)
+    assert leaf.handle == one.handle
+    assert (leaf.actor, leaf.note) == (one.actor.commitment, one.note.commitment)
+    assert leaf.values == tuple(slot.commitment for slot in one.values)
+    assert one.leaf_hash() == leaf_hash(one.leaf())
+
+
+@given(entries, st.data())
+def test_a_body_that_was_cut_or_prolonged_is_refused(one: Entry, data: st.DataObject) -> None:
+    body = one.body()
+    cut = data.draw(st.integers(0, len(body) - 1))
+    for wrong in (body[:cut], body + b"\0"):
+        with pytest.raises(InvalidData):
+            Entry.from_body(one.seq, one.at, wrong)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_octets_are_an_entry_or_refused(octets: bytes) -> None:
+    try:
+        found = Entry.from_body(1, AT, bytes((FORMAT,)) + octets)
+    except InvalidData:
+        return
+    assert found.body() == bytes((FORMAT,)) + octets
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_octets_are_a_leaf_or_refused(octets: bytes) -> None:
+    try:
+        leaf = Leaf.parse(octets)
+    except InvalidProof:
+        return
+    assert len(octets) == 23 + len(leaf.handle.encode()) + SALT_LENGTH + 64 + 4 + 32 * len(leaf.values)
+
+
+@given(st.lists(record_values(), max_size=4))
+def test_a_record_comes_back_from_an_entry_whatever_the_year_it_is_read(values: list[Value]) -> None:
+    now = AT // 1_000_000
+    dated = [replace(value, timestamp=now, ttl_type=type(value.ttl_type).RELATIVE, ttl=60) for value in values]
+    one = entry(*dated)
+    # Times have 32 bits in a value; the entry's own date places them, not the reader's clock.
+    assert one.record() == tuple(dated)
+
+
+def test_a_body_of_a_newer_format_is_refused_with_its_number() -> None:
+    body = bytes((FORMAT + 1,)) + entry(PUBLIC).body()[1:]
+    with pytest.raises(InvalidData, match="entry 7 has format 2"):
+        Entry.from_body(7, AT, body)
+
+
+def test_the_forms_are_those_of_the_written_specification() -> None:
+    """Put together here by hand, as docs/reference/ledger-format.md says, sharing no code with the ledger."""
+    random = Counted(1)
+    nonce, actor_salt, note_salt, value_salt = (random(16) for _ in range(4))
+    value = PUBLIC.to_bytes()
+
+    def open_slot(salt: bytes, content: bytes) -> bytes:
+        return b"\0" + salt + len(content).to_bytes(4, "big") + content
+
+    body = b"\1\1\1" + b"\0\0\0\6" + b"10.1/x" + nonce
+    body += open_slot(actor_salt, b"cli local:alice") + open_slot(note_salt, b"first")
+    body += b"\0\0\0\1" + open_slot(value_salt, value)
+    assert entry(PUBLIC).body() == body
+    leaf = b"\1" + (1).to_bytes(8, "big") + AT.to_bytes(8, "big") + b"\1\1" + b"\0\0\0\6" + b"10.1/x" + nonce
+    leaf += hashlib.sha256(b"A" + actor_salt + b"cli local:alice").digest()
+    leaf += hashlib.sha256(b"N" + note_salt + b"first").digest()
+    leaf += b"\0\0\0\1" + hashlib.sha256(b"V" + value_salt + value).digest()
+    assert entry(PUBLIC).leaf() == leaf
+    assert entry(PUBLIC).leaf_hash() == hashlib.sha256(b"\0" + leaf).digest()
+
+
+def test_a_leaf_shows_name_and_time_but_neither_values_nor_actor_nor_note() -> None:
+    one = entry(PUBLIC, SECRET)
+    leaf = one.leaf()
+    assert b"10.1/x" in leaf
+    for hidden in (PUBLIC.data, SECRET.data, b"URL", b"HS_SECKEY", b"alice", b"first"):
+        assert hidden not in leaf
+        assert hidden in one.body()
+
+
+def test_a_guess_cannot_be_confirmed_without_the_salt() -> None:
+    leaf = Leaf.parse(entry(SECRET).leaf())
+    with pytest.raises(InvalidProof):
+        leaf.check_value(bytes(SALT_LENGTH), SECRET.to_bytes())
+    with pytest.raises(InvalidProof):
+        leaf.check_actor(bytes(SALT_LENGTH), b"cli local:alice")
+    with pytest.raises(InvalidProof):
+        leaf.check_note(bytes(SALT_LENGTH), b"first")
+
+
+def test_whoever_is_told_the_salt_can_check_what_was_committed() -> None:
+    one = entry(PUBLIC, SECRET)
+    leaf = Leaf.parse(one.leaf())
+    for number, slot in enumerate(one.values):
+        assert slot.content is not None
+        assert leaf.check_value(slot.salt, slot.content) == number
+    assert one.actor.content is not None
+    assert one.note.content is not None
+    leaf.check_actor(one.actor.salt, one.actor.content)
+    leaf.check_note(one.note.salt, one.note.content)
+
+
+def test_an_actor_does_not_pass_for_a_note() -> None:
+    salt = bytes(SALT_LENGTH)
+    kinds = {Slot.commit(kind, salt, b"same").commitment for kind in Kind}
+    assert len(kinds) == len(Kind)
+
+
+def test_two_entries_without_values_have_different_leaves() -> None:
+    one = entry()
+    assert replace(one, nonce=bytes(SALT_LENGTH)).leaf_hash() != one.leaf_hash()
+
+
+def test_an_unchanged_value_keeps_its_commitment_and_a_changed_one_does_not() -> None:
+    first = entry(PUBLIC, SECRET)
+    changed = replace(PUBLIC, data=b"https://example.org/new")
+    second = entry(changed, SECRET, seq=2, before=first.values)
+    assert second.values[1] == first.values[1]
+    assert second.values[0].commitment != first.values[0].commitment
+    assert first.values[0].salt != second.values[0].salt
+
+
+def test_redaction_removes_content_and_salt_and_leaves_the_leaf_as_it_was() -> None:
+    one = entry(PUBLIC, SECRET)
+    redacted = replace(one, values=(one.values[0], one.values[1].redacted()))
+    assert redacted.leaf_hash() == one.leaf_hash()
+    assert SECRET.data not in redacted.body()
+    assert one.values[1].salt not in redacted.body()
+    assert redacted.values[1].is_redacted
+    assert redacted.record() == (PUBLIC,)
+    assert Entry.from_body(1, AT, redacted.body()) == redacted
+
+
+def test_who_and_why_are_told_until_they_are_redacted() -> None:
+    one = entry(PUBLIC)
+    assert one.who == ("cli", "local:alice")
+    assert one.why == "first"
+    gone = replace(one, actor=one.actor.redacted(), note=one.note.redacted())
+    assert gone.who is None
+    assert gone.why is None
+
+
+def test_no_secret_is_shown_by_printing_an_entry() -> None:
+    shown = repr(entry(SECRET))
+    assert "opensesame" not in shown
+    assert "alice" not in shown
+    assert "10.1/x" in shown
