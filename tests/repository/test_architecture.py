@@ -31,8 +31,8 @@ def test_a_room_is_marked_built_exactly_when_it_exists(root: Path, sections: dic
     assert len(states) == 9
 
 
-@pytest.mark.parametrize("room", ["names", "records", "wire"])
-def test_every_module_of_a_pure_room_is_described(room: str, root: Path, sections: dict[str, str]) -> None:
+@pytest.mark.parametrize("room", ["names", "records", "wire", "ledger"])
+def test_every_module_of_a_room_is_described(room: str, root: Path, sections: dict[str, str]) -> None:
     described = ROW.findall(sections[f"The {room} room, module by module"])
     folder = root / "src" / "perseid" / room
     existing = {path.name for path in folder.iterdir() if path.is_file() and path.name != "__init__.py"}
