@@ -11,12 +11,12 @@ from perseid.ledger.entry import (
     FORMAT,
     SALT_LENGTH,
     Action,
+    Draft,
     Entry,
     Kind,
     Slot,
     State,
-    commit_text,
-    commit_values,
+    seal,
 )
 from perseid.ledger.verification import InvalidProof, Leaf, leaf_hash
 from perseid.records import InvalidData, Permission, Value
@@ -38,19 +38,13 @@ class Counted:
         return hashlib.shake_128(self.drawn.to_bytes(8, "big")).digest(count)
 
 
-def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: tuple[Slot, ...] = ()) -> Entry:
-    random = Counted(seq)
-    return Entry(
-        seq,
-        AT,
-        Action.CREATE,
-        State.NORMAL,
-        handle,
-        random(SALT_LENGTH),
-        commit_text(Kind.ACTOR, "cli local:alice", random),
-        commit_text(Kind.NOTE, "first", random),
-        commit_values(values, before, random),
-    )
+def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | None = None) -> Entry:
+    """An entry as the ledger makes it."""
+    draft = Draft(Action.CREATE, State.NORMAL, handle, "cli", "local:alice", "first", values)
+    body, leaf = seal(draft, seq, AT, {} if before is None else before.salts(), Counted(seq))
+    made = Entry.from_body(seq, AT, body)
+    assert made.leaf_hash() == leaf
+    return made
 
 
 handles = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -134,8 +128,8 @@ def test_a_body_of_a_newer_format_is_refused_with_its_number() -> None:
 
 def test_the_forms_are_those_of_the_written_specification() -> None:
     """Put together here by hand, as docs/reference/ledger-format.md says, sharing no code with the ledger."""
-    random = Counted(1)
-    nonce, actor_salt, note_salt, value_salt = (random(16) for _ in range(4))
+    random = Counted(1)(64)
+    nonce, actor_salt, note_salt, value_salt = (random[start : start + 16] for start in range(0, 64, 16))
     value = PUBLIC.to_bytes()
 
     def open_slot(salt: bytes, content: bytes) -> bytes:
@@ -198,7 +192,7 @@ def test_two_entries_without_values_have_different_leaves() -> None:
 def test_an_unchanged_value_keeps_its_commitment_and_a_changed_one_does_not() -> None:
     first = entry(PUBLIC, SECRET)
     changed = replace(PUBLIC, data=b"https://example.org/new")
-    second = entry(changed, SECRET, seq=2, before=first.values)
+    second = entry(changed, SECRET, seq=2, before=first)
     assert second.values[1] == first.values[1]
     assert second.values[0].commitment != first.values[0].commitment
     assert first.values[0].salt != second.values[0].salt

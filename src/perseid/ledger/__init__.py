@@ -1,5 +1,33 @@
 """The ledger: every change, once, in order, and provable.
 
-Built so far is what the ledger is made of: entries with their two forms, the Merkle tree over them, signed
-checkpoints, and the clock that dates them. What stores them comes next.
+`Log` appends entries in groups, reads and proves them; `verification` checks such proofs anywhere. The format is
+specified in docs/reference/ledger-format.md.
 """
+
+from .checkpoint import Signer
+from .clock import CheckedClock
+from .entry import Action, Draft, Entry, Slot, State
+from .errors import Damaged, LedgerError, Moved, NewerFormat, StorageFull, WrongClock
+from .log import Append, Appended, Log, Outcome
+from .store import Store
+
+__all__ = [
+    "Action",
+    "Append",
+    "Appended",
+    "CheckedClock",
+    "Damaged",
+    "Draft",
+    "Entry",
+    "LedgerError",
+    "Log",
+    "Moved",
+    "NewerFormat",
+    "Outcome",
+    "Signer",
+    "Slot",
+    "State",
+    "StorageFull",
+    "Store",
+    "WrongClock",
+]

@@ -13,8 +13,9 @@ random nonce in every leaf keeps entries without values from being guessed.
 docs/reference/ledger-format.md specifies both forms for whoever has only the file.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from struct import Struct
 from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
@@ -36,6 +37,10 @@ MICROSECOND: Final = 1_000_000
 """Entries are dated in microseconds, values in seconds."""
 
 _OPEN, _REDACTED = 0, 1
+_OPEN_SLOT = bytes((_OPEN,))
+_BODY = Struct(">BBBi")  # format, action, state, length of the handle
+_LEAF = Struct(">BqqBBi")  # format, seq, at, action, state, length of the handle
+_LENGTH = Struct(">i")
 
 Random = Callable[[int], bytes]
 
@@ -197,6 +202,10 @@ class Entry:
         now = self.at // MICROSECOND
         return tuple(Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None)
 
+    def salts(self) -> dict[bytes, bytes]:
+        """The salts of the values by their content, for the next entry of the same record."""
+        return {slot.content: slot.salt for slot in self.values if slot.content is not None}
+
     @property
     def who(self) -> tuple[str, str] | None:
         """Door and actor; None if they were redacted."""
@@ -211,16 +220,52 @@ class Entry:
         return None if self.note.content is None else self.note.content.decode("utf-8")
 
 
-def commit_values(values: Iterable[Value], before: Sequence[Slot], random: Random) -> tuple[Slot, ...]:
-    """Put a record's values, in their order, under commitments; one that did not change keeps its salt."""
-    kept = {slot.content: slot for slot in before if slot.content is not None}
-    slots = []
-    for value in values:
-        content = value.to_bytes()
-        slots.append(kept.get(content) or Slot.commit(Kind.VALUE, random(SALT_LENGTH), content))
-    return tuple(slots)
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What somebody wants to append, before the ledger gives it a number and a date."""
+
+    action: Action
+    """What was done."""
+    state: State
+    """What the name is after it."""
+    handle: str
+    """The name, as it is spelled."""
+    door: str
+    """Where it came in: `native`, `http`, `cli` … one word."""
+    actor: str
+    """Who did it: `300:0.NA/12345`, `local:alice`."""
+    note: str = ""
+    """Why, or where from."""
+    values: tuple[Value, ...] = ()
+    """The record after it, by ascending index."""
 
 
-def commit_text(kind: Kind, text: str, random: Random) -> Slot:
-    """Put an actor or a note under a commitment."""
-    return Slot.commit(kind, random(SALT_LENGTH), text.encode("utf-8"))
+def seal(draft: Draft, seq: int, at: int, kept: Mapping[bytes, bytes], random: Random) -> tuple[bytes, bytes]:
+    """The body and the leaf hash of a new entry.
+
+    `kept` has the salts of the record's values before, by their content: a value that did not change keeps its salt.
+    This is `Entry.body` and `Entry.leaf_hash` in one go, for it is what appending mostly costs.
+    """
+    contents = [value.to_bytes() for value in draft.values]
+    fresh = iter_salts(random((3 + sum(content not in kept for content in contents)) * SALT_LENGTH))
+    nonce = next(fresh)
+    name = draft.handle.encode("utf-8")
+    body = [_BODY.pack(FORMAT, draft.action, draft.state, len(name)), name, nonce]
+    leaf = [_LEAF.pack(FORMAT, seq, at, draft.action, draft.state, len(name)), name, nonce]
+    for kind, content in ((b"A", f"{draft.door} {draft.actor}".encode()), (b"N", draft.note.encode())):
+        salt = next(fresh)
+        body += (_OPEN_SLOT, salt, _LENGTH.pack(len(content)), content)
+        leaf.append(commitment(kind, salt, content))
+    count = _LENGTH.pack(len(contents))
+    body.append(count)
+    leaf.append(count)
+    for content in contents:
+        salt = kept.get(content) or next(fresh)
+        body += (_OPEN_SLOT, salt, _LENGTH.pack(len(content)), content)
+        leaf.append(commitment(b"V", salt, content))
+    return b"".join(body), leaf_hash(b"".join(leaf))
+
+
+def iter_salts(octets: bytes) -> Iterator[bytes]:
+    """Cut random octets into salts."""
+    return (octets[start : start + SALT_LENGTH] for start in range(0, len(octets), SALT_LENGTH))

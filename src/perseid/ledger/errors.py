@@ -19,8 +19,8 @@ class NewerFormat(LedgerError):
 class Moved(LedgerError):
     """A record on which the decision rested has changed since: decide again."""
 
-    def __init__(self, key: str, seen: int, found: int) -> None:
-        super().__init__(f"{key} was at entry {seen} and is at entry {found} now")
+    def __init__(self, key: bytes, seen: int, found: int) -> None:
+        super().__init__(f"{key.decode('utf-8', 'replace')} was at entry {seen} and is at entry {found} now")
         self.key = key
         self.seen = seen
         self.found = found
