@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -82,6 +84,21 @@ def test_a_changed_note_is_not_believed(position: int, character: str) -> None:
     except InvalidProof:
         return
     assert found == CHECKPOINT  # unused bits of base64 may differ; what is said may not
+
+
+@given(st.text())
+def test_arbitrary_text_is_read_or_refused(text: str) -> None:
+    for read in (read_note, LogKey.parse, Checkpoint.parse):
+        with suppress(InvalidProof):
+            read(text)
+    with pytest.raises(InvalidProof):
+        open_checkpoint(text, SIGNER.public)
+
+
+@pytest.mark.parametrize("read", [read_note, LogKey.parse])
+def test_text_without_a_utf8_form_is_refused(read: Callable[[str], object]) -> None:
+    with pytest.raises(InvalidProof, match="UTF-8"):
+        read("\ud800" + SIGNER.sign(CHECKPOINT))
 
 
 def test_the_signature_of_another_key_does_not_count() -> None:

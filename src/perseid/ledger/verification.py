@@ -220,6 +220,7 @@ class LogKey:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Take `name+hash+key`."""
+        _octets(text)
         name, plus, rest = text.strip().partition("+")
         stated, _, encoded = rest.partition("+")
         octets = _from_base64(encoded)
@@ -278,7 +279,7 @@ class Checkpoint:
 
 def read_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     """Take a signed note apart: its text, and (name, key id, signature) of each signature line."""
-    if len(note.encode("utf-8", "surrogatepass")) > MAX_NOTE:
+    if len(_octets(note)) > MAX_NOTE:
         raise InvalidProof(f"the note has more than {MAX_NOTE} octets")
     text, mark, block = note.rpartition("\n\n")
     if not mark or not block.endswith("\n"):
@@ -308,6 +309,13 @@ def open_checkpoint(note: str, key: LogKey) -> Checkpoint:
                 raise InvalidProof(f"the signature of {name} does not verify")
             return Checkpoint.parse(text)
     raise InvalidProof(f"the checkpoint is not signed by {key.name}")
+
+
+def _octets(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidProof("the text has no UTF-8 form") from None
 
 
 def _from_base64(text: str) -> bytes:
