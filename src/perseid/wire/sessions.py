@@ -94,7 +94,7 @@ class Session:
     used: float = 0.0
     """When it was last used."""
     proved: Identity | None = None
-    """Who has answered a challenge in this session, being the one it claims."""
+    """Who has answered a challenge in it, being the one it claims."""
     sent: int = 0
     """The last counter that this side used."""
     received: CounterWindow = field(default_factory=CounterWindow, repr=False)
