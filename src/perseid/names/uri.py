@@ -178,13 +178,17 @@ def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, 
     authority, slash, path = rest.partition("/")
     # Outside ASCII lower case deceives: that of U+212A, the Kelvin sign, is a "k".
     authority = authority.lower().removesuffix(_DEFAULT_PORT[scheme.lower()]) if authority.isascii() else ""
-    start = len(text) - len(path)
-    here = [resolver for resolver in resolvers if slash and authority == resolver.authority]
-    for resolver in here:
-        # One that requires a segment says more, so it comes first wherever it stands in the list.
-        if resolver.segment is not None and path.startswith(resolver.segment + "/"):
-            return resolver, start + len(resolver.segment) + 1
-    return next(((resolver, start) for resolver in here if resolver.segment is None), None)
+    if not slash:
+        return None
+    start, found = len(text) - len(path), None
+    for resolver in resolvers:
+        if authority == resolver.authority:
+            # One that requires a segment says more, so it comes first wherever it stands in the list.
+            if resolver.segment is None:
+                found = found or (resolver, start)
+            elif path.startswith(resolver.segment + "/"):
+                return resolver, start + len(resolver.segment) + 1
+    return found
 
 
 def read_handle(text: str, start: int, slash: int, end: int, take: Callable[[str], Handle]) -> Handle:
