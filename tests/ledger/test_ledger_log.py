@@ -144,6 +144,20 @@ def test_a_replaced_secret_key_is_in_no_file_any_more_and_the_tree_still_holds(l
     assert log.entry(1).record() == (url("x"),)
 
 
+def test_a_reader_of_an_earlier_state_delays_the_erasure_only(log: Log, tmp_path: Path) -> None:
+    old = secret(b"the-old-secret-9034")
+    log.append([change("a", old)])
+    reader = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM entries").fetchone()
+    log.append([change("a")])
+    assert old.data in octets_on_disk(tmp_path), "the reader still sees it"
+    reader.execute("COMMIT")
+    reader.close()
+    log.append([change("b")])
+    assert old.data not in octets_on_disk(tmp_path)
+
+
 def test_a_secret_replaced_twice_in_one_commit_leaves_nothing_either(log: Log, tmp_path: Path) -> None:
     log.append([change("a", secret(b"first-4410")), change("a", secret(b"second-4411")), change("a")])
     assert b"first-4410" not in octets_on_disk(tmp_path)

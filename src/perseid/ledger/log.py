@@ -61,6 +61,7 @@ class Log:
         self._clock = clock
         self._random = random
         self._statements = compile_statements(store.dialect)
+        self._traces_left = False  # of erased data, because a reader held an earlier state
 
     def create(self, origin: str) -> None:
         """Begin a ledger in an empty store; `origin` is the name under which it signs checkpoints."""
@@ -84,8 +85,8 @@ class Log:
             commit = _Commit(connection.connection.cursor(), self._statements, self._clock, self._random)
             outcomes = [commit.append(request) for request in group]
             commit.finish()
-        if commit.redacted:
-            self._store.forget_deleted()
+        if commit.redacted or self._traces_left:
+            self._traces_left = not self._store.forget_deleted()
         return outcomes
 
     # Reading

@@ -84,10 +84,16 @@ class Store:
         with self.engine.connect() as connection, connection.begin():
             yield connection
 
-    def forget_deleted(self) -> None:
-        """Make sure that what was overwritten is in no file any more: the write-ahead log still has it."""
+    def forget_deleted(self) -> bool:
+        """Empty the write-ahead log, which still has what was overwritten.
+
+        False if a reader that looks at an earlier state kept it from that; it must then be tried again.
+        """
         with self.engine.connect() as connection:
-            connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            cursor = connection.connection.cursor()
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            row = cursor.fetchone()
+        return row is not None and row[0] == 0
 
 
 def _prepare(dbapi_connection: Any, _record: object) -> None:
