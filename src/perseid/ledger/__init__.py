@@ -7,9 +7,10 @@ specified in docs/reference/ledger-format.md.
 from .checkpoint import Signer
 from .clock import CheckedClock
 from .entry import Action, Draft, Entry, Slot, State
-from .errors import Damaged, LedgerError, Moved, NewerFormat, StorageFull, WrongClock
+from .errors import Damaged, LedgerError, Moved, NewerFormat, StorageFull, TooBusy, WrongClock
 from .log import Append, Appended, Log, Outcome
 from .store import Store
+from .writer import Writer
 
 __all__ = [
     "Action",
@@ -29,5 +30,7 @@ __all__ = [
     "State",
     "StorageFull",
     "Store",
+    "TooBusy",
+    "Writer",
     "WrongClock",
 ]

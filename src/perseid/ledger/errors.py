@@ -30,5 +30,9 @@ class StorageFull(LedgerError):
     """There is no room to write; reading goes on, and writing resumes when there is."""
 
 
+class TooBusy(LedgerError):
+    """More changes wait than can be kept waiting; nothing was written, and a later try may succeed."""
+
+
 class Damaged(LedgerError):
     """What is stored is not what was written; the message names the entry."""

@@ -1,0 +1,119 @@
+"""The writer's queue: many callers, few commits, each answered for itself."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from perseid.ledger.errors import Moved, StorageFull, TooBusy
+from perseid.ledger.log import Append, Log, Outcome
+from perseid.ledger.writer import Writer
+from tests.ledger.ledgers import appended, change, url
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def writer(log: Log) -> Iterator[Writer]:
+    opened = Writer(log.append)
+    yield opened
+    opened.close()
+
+
+class Gate:
+    """A log whose next commit waits until the test lets it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.entered, self.let = threading.Event(), threading.Event()
+        self.groups: list[int] = []
+
+    def append(self, group: Sequence[Append]) -> list[Outcome]:
+        self.entered.set()
+        assert self.let.wait(DEADLINE)
+        self.groups.append(len(group))
+        return self.log.append(group)
+
+
+def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log: Log) -> None:
+    def work(who: int) -> list[int]:
+        requests = [change(f"{who}-{number}", url(str(number))) for number in range(50)]
+        return [appended(writer.submit(request).result(DEADLINE)).seq for request in requests]
+
+    with ThreadPoolExecutor(16) as pool:
+        numbers = [number for found in pool.map(work, range(16)) for number in found]
+    assert sorted(numbers) == list(range(1, 801))
+    assert log.verify() == 800
+
+
+def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> None:
+    gate = Gate(log)
+    writer = Writer(gate.append)
+    first = writer.submit(change("first"))
+    assert gate.entered.wait(DEADLINE)
+    others = [writer.submit(change(str(number))) for number in range(100)]
+    gate.let.set()
+    assert appended(first.result(DEADLINE)).seq == 1
+    assert [appended(other.result(DEADLINE)).seq for other in others] == list(range(2, 102))
+    writer.close()
+    assert gate.groups == [1, 100]
+
+
+def test_only_one_of_many_creates_a_name(writer: Writer, log: Log) -> None:
+    futures = [writer.submit(change("same", same=0)) for _ in range(64)]
+    outcomes = [future.result(DEADLINE) for future in futures]
+    assert sum(isinstance(outcome, Moved) for outcome in outcomes) == 63
+    assert log.verify() == 1
+
+
+def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: Log) -> None:
+    broken = True
+
+    def append(group: Sequence[Append]) -> list[Outcome]:
+        if broken:
+            raise StorageFull("no room")
+        return log.append(group)
+
+    writer = Writer(append)
+    with pytest.raises(StorageFull):
+        writer.submit(change("a")).result(DEADLINE)
+    broken = False
+    assert appended(writer.submit(change("a")).result(DEADLINE)).seq == 1
+    writer.close()
+
+
+def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:
+    gate = Gate(log)
+    writer = Writer(gate.append, limit=3)
+    futures: list[Future[Outcome]] = [writer.submit(change("first"))]
+    assert gate.entered.wait(DEADLINE)
+    futures += [writer.submit(change(str(number))) for number in range(3)]
+    with pytest.raises(TooBusy, match="try again"):
+        writer.submit(change("late"))
+    gate.let.set()
+    assert [appended(future.result(DEADLINE)).seq for future in futures] == [1, 2, 3, 4]
+    writer.close()
+
+
+def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
+    gate = Gate(log)
+    writer = Writer(gate.append)
+    writer.submit(change("first"))
+    assert gate.entered.wait(DEADLINE)
+    withdrawn, other = writer.submit(change("withdrawn")), writer.submit(change("other"))
+    assert withdrawn.cancel()
+    gate.let.set()
+    assert appended(other.result(DEADLINE)).seq == 2
+    writer.close()
+    assert log.verify() == 2
+
+
+def test_closing_finishes_what_waits_and_takes_nothing_more(log: Log) -> None:
+    writer = Writer(log.append)
+    futures = [writer.submit(change(str(number))) for number in range(200)]
+    writer.close()
+    writer.close()
+    assert [appended(future.result(0)).seq for future in futures] == list(range(1, 201))
+    with pytest.raises(TooBusy, match="closed"):
+        writer.submit(change("late"))
