@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.clock import CheckedClock
 from perseid.ledger.log import Log
 from perseid.ledger.store import Store
 from tests.ledger.ledgers import ORIGIN, Machine
@@ -27,7 +26,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def log(store: Store, machine: Machine) -> Log:
-    clock = CheckedClock(lambda: machine.wall, lambda: machine.monotonic)
-    made = Log(store, clock, random.Random(1).randbytes)
+    made = Log(store, machine.clock(), random.Random(1).randbytes)
     made.create(ORIGIN)
     return made

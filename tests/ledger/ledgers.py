@@ -1,12 +1,12 @@
 """What the tests of the ledger share: a machine with clocks, and requests to append."""
 
-from perseid.ledger.clock import RELEASED, SECOND
+from perseid.ledger.clock import RELEASED, SECOND, CheckedClock
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.log import Append, Appended, Outcome
 from perseid.records import Permission, Value
 
 ORIGIN = "ledger.example.org"
-NOW = RELEASED + 86_400 * SECOND
+NOW = RELEASED + 365 * 86_400 * SECOND
 
 
 class Machine:
@@ -18,6 +18,9 @@ class Machine:
     def run(self, microseconds: int) -> None:
         self.wall += microseconds
         self.monotonic += microseconds
+
+    def clock(self, *, accepted: bool = False) -> CheckedClock:
+        return CheckedClock(lambda: self.wall, lambda: self.monotonic, accepted=accepted)
 
 
 def url(data: str, index: int = 1) -> Value:

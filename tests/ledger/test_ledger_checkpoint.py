@@ -176,3 +176,14 @@ def test_a_verifier_follows_the_chain_of_keys() -> None:
         successor(OTHER.hand_over(second.public), SIGNER.public)
     with pytest.raises(InvalidProof):
         successor(SIGNER.sign(CHECKPOINT), SIGNER.public)
+    text, ((name, key_id, signature),) = read_note(note)
+    forged = write_note(text, [(name, key_id, signature[:-1] + bytes((signature[-1] ^ 1,)))])
+    with pytest.raises(InvalidProof):
+        successor(forged, SIGNER.public)
+
+
+def test_a_root_with_stray_bits_is_not_canonical() -> None:
+    text = Checkpoint("x", 1, bytes(32)).text()
+    assert text.endswith("A=\n")
+    with pytest.raises(InvalidProof, match="canonically"):
+        Checkpoint.parse(text.replace("A=\n", "B=\n"))

@@ -4,25 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.clock import LONGEST_PAUSE, RELEASED, SECOND, TOLERANCE, CheckedClock
+from perseid.ledger.clock import LONGEST_PAUSE, RELEASED, SECOND, TOLERANCE
 from perseid.ledger.errors import WrongClock
+from tests.ledger.ledgers import NOW, Machine
 
 YEAR = 365 * 86_400 * SECOND
-NOW = RELEASED + YEAR
-
-
-class Machine:
-    """A machine whose wall clock can be set; the monotonic one cannot."""
-
-    def __init__(self, wall: int = NOW) -> None:
-        self.wall, self.monotonic = wall, 5 * SECOND
-
-    def run(self, microseconds: int) -> None:
-        self.wall += microseconds
-        self.monotonic += microseconds
-
-    def clock(self, *, accepted: bool = False) -> CheckedClock:
-        return CheckedClock(lambda: self.wall, lambda: self.monotonic, accepted=accepted)
 
 
 def test_a_right_clock_dates_entries() -> None:

@@ -193,6 +193,14 @@ def test_a_change_of_any_octet_of_an_entry_is_told_with_its_number(
     plain.close()
 
 
+def test_an_entry_dated_before_the_one_in_front_of_it_is_told(log: Log, store: Store) -> None:
+    log.append([change("a"), change("b")])
+    with store.writing() as connection:
+        connection.execute(text("UPDATE entries SET at = at - 1 WHERE seq = 2"))
+    with pytest.raises(Damaged, match="entry 2 is dated before"):
+        log.verify()
+
+
 def _flipped(octets: bytes, place: int) -> bytes:
     return octets[:place] + bytes((octets[place] ^ 1,)) + octets[place + 1 :]
 

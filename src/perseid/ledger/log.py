@@ -214,7 +214,7 @@ class _Commit:
         self._cursor = cursor
         self._statements = statements
         self._random = random
-        cursor.execute(statements.lock_head.text)
+        cursor.execute(statements.lock_head)
         seq, at, octets = _row(cursor)
         self._frontier = _frontier(seq, octets)
         self._at = clock.date(at if seq else None)
@@ -246,18 +246,18 @@ class _Commit:
         if not self._latest:
             return
         statements, cursor = self._statements, self._cursor
-        cursor.executemany(statements.insert_entry.text, list(self._rows.values()))
+        cursor.executemany(statements.insert_entry, list(self._rows.values()))
         if self._nodes:
-            cursor.executemany(statements.insert_node.text, self._nodes)
-        cursor.executemany(statements.upsert_record.text, list(self._latest.items()))
+            cursor.executemany(statements.insert_node, self._nodes)
+        cursor.executemany(statements.upsert_record, list(self._latest.items()))
         octets = b"".join(self._frontier.hashes)
-        cursor.execute(statements.move_head.text, (self._frontier.size, self._at, octets))
+        cursor.execute(statements.move_head, (self._frontier.size, self._at, octets))
 
     def _latest_of(self, key: bytes) -> int:
         found = self._latest.get(key)
         if found is not None:
             return found
-        self._cursor.execute(self._statements.record_seq.text, (key,))
+        self._cursor.execute(self._statements.record_seq, (key,))
         row = self._cursor.fetchone()
         return int(row[0]) if row else 0
 
@@ -266,7 +266,7 @@ class _Commit:
         row = self._rows.get(seq)
         if row is not None:
             return Entry.from_body(seq, row[1], row[5]), row[2]
-        self._cursor.execute(self._statements.entry.text, (seq,))
+        self._cursor.execute(self._statements.entry, (seq,))
         at, previous, _, body = _row(self._cursor)
         return Entry.from_body(seq, at, body), previous
 
@@ -294,7 +294,7 @@ class _Commit:
         if row is not None:
             self._rows[entry.seq] = (*row[:5], entry.body())
         else:
-            self._cursor.execute(self._statements.rewrite_body.text, (entry.body(), entry.seq))
+            self._cursor.execute(self._statements.rewrite_body, (entry.body(), entry.seq))
 
 
 def _row(cursor: DBAPICursor) -> Sequence[Any]:

@@ -27,7 +27,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
 metadata = MetaData()
@@ -94,25 +93,17 @@ checkpoints = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement as text, and the order of its parameters."""
-
-    text: str
-    parameters: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements of the hot paths, for one dialect."""
+    """The statements of the hot paths as text for one dialect; parameters go by position, in the order they stand."""
 
-    insert_entry: Statement
-    rewrite_body: Statement
-    insert_node: Statement
-    upsert_record: Statement
-    move_head: Statement
-    lock_head: Statement
-    record_seq: Statement
-    entry: Statement
+    insert_entry: str
+    rewrite_body: str
+    insert_node: str
+    upsert_record: str
+    move_head: str
+    lock_head: str
+    record_seq: str
+    entry: str
 
 
 def compile_statements(name: str) -> Statements:
@@ -124,9 +115,8 @@ def compile_statements(name: str) -> Statements:
         psycopg: Any = postgresql.psycopg
         dialect, insert = cast("Dialect", psycopg.dialect(paramstyle="format")), postgresql.insert
 
-    def text(statement: ClauseElement) -> Statement:
-        compiled = cast("SQLCompiler", statement.compile(dialect=dialect))
-        return Statement(str(compiled), tuple(compiled.positiontup or ()))
+    def text(statement: ClauseElement) -> str:
+        return str(statement.compile(dialect=dialect))
 
     upsert = insert(records).values(key=bindparam("key"), seq=bindparam("seq"))
     return Statements(
