@@ -5,10 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
+# What the tests of the PostgreSQL back end run, and where Debian puts it.
+POSTGRES := /usr/lib/postgresql/15/bin/postgres
 # How many test processes: all cores, or what the caller says.
 JOBS ?= auto
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
+# How often `make crash` kills.
+CRASH_ROUNDS ?= 200
 
 # The environment belongs to one Python. Naming another one makes it anew; naming none keeps the one that is there.
 ifneq ($(origin PYTHON),file)
@@ -17,7 +21,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env test lint fuzz bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env test lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -33,8 +37,20 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-test: env lint  ## lint, then all tests in parallel with branch coverage
+test: env lint $(POSTGRES)  ## lint, then all tests in parallel with branch coverage
 	$(BIN)/python -m pytest -n $(JOBS) --durations=20 --cov --cov-report=term
+
+# The tests start a PostgreSQL of their own. Without apt nothing is installed, and they say what is missing.
+# Debian's package would also create and start a server for the whole machine, unless a setting that it reads while it is
+# being installed says no. The setting is taken back: the next PostgreSQL that somebody installs is not ours to decide on.
+$(POSTGRES): | env
+	@command -v apt-get >/dev/null || exit 0; \
+	settings=/etc/postgresql-common/createcluster.d; \
+	if [ "$$(id -u)" -eq 0 ]; then \
+		trap 'rm -f "$$settings/perseid.conf"' EXIT; \
+		mkdir -p "$$settings" && echo 'create_main_cluster = false' >"$$settings/perseid.conf"; \
+	fi; \
+	tools/debian-packages postgresql-15
 
 lint: env  ## style, types, the direction of imports, licences
 	$(BIN)/ruff check .
@@ -49,6 +65,9 @@ format: env  ## let ruff format and mend what it can
 
 fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
+	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
 
 bench: env  ## print what things cost
 	$(BIN)/python bench/run.py

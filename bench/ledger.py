@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
-from perseid.ledger import Action, Append, CheckedClock, Draft, Log, Signer, State, Store
+from perseid.ledger import Action, Append, CheckedClock, Draft, Log, Reading, Signer, State, Store
+from perseid.ledger.signing import sign_checkpoint
 from perseid.ledger.verification import check_inclusion
 from perseid.records import Value
 
@@ -18,16 +20,20 @@ VALUES = (
 )
 RECORDS = 10_000
 
+_T = TypeVar("_T")
+
 _folder = tempfile.TemporaryDirectory()
 _numbers = count()
 
 
 def _requests(number: int) -> list[Append]:
     names = [f"10.1/{next(_numbers):012d}" for _ in range(number)]
-    return [
-        Append(name.encode(), Draft(Action.CREATE, State.NORMAL, name, "bench", "local:bench", values=VALUES))
-        for name in names
-    ]
+    return [Append(Draft(Action.CREATE, State.NORMAL, name, "bench", "local:bench", values=VALUES)) for name in names]
+
+
+def _read(log: Log, read: Callable[[Reading], _T]) -> _T:
+    with log.reading() as reading:
+        return read(reading)
 
 
 def benches() -> dict[str, Callable[[], object]]:
@@ -36,16 +42,16 @@ def benches() -> dict[str, Callable[[], object]]:
     store.upgrade()
     clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
     log = Log(store, clock, secrets.token_bytes)
-    log.create("bench.example.org")
-    log.append(_requests(RECORDS))
     signer = Signer.generate("bench.example.org", bytes(32))
-    root, leaf = log.root(RECORDS), log.entry(5_000).leaf_hash()
-    path = log.inclusion(5_000, RECORDS)
+    log.create(signer)
+    log.append(_requests(RECORDS))
+    root, leaf = _read(log, lambda reading: (reading.root(RECORDS), reading.entry(5_000).leaf_hash()))
+    path = _read(log, lambda reading: reading.inclusion(5_000, RECORDS))
     return {
         "append, one entry": lambda: log.append(_requests(1)),
         "append, 100 entries in a commit": lambda: log.append(_requests(100)),
-        "read an entry": lambda: log.entry(5_000),
-        "prove an entry": lambda: log.inclusion(5_000, RECORDS),
+        "read an entry": lambda: _read(log, lambda reading: reading.entry(5_000)),
+        "prove an entry": lambda: _read(log, lambda reading: reading.inclusion(5_000, RECORDS)),
         "check a proof": lambda: check_inclusion(4_999, RECORDS, root, leaf, path),
-        "sign a checkpoint": lambda: (log.append(_requests(1)), log.checkpoint(signer)),
+        "sign a checkpoint": lambda: (log.append(_requests(1)), sign_checkpoint(log, signer)),
     }

@@ -22,7 +22,7 @@ EXTRAS = ("postgres",)
 # SPDX identifiers of licences whose terms let Apache-2.0 software depend on the work and travel with it.
 ALLOWED = frozenset(
     {
-        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0",
+        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "OLDAP-2.8",
         "PSF-2.0", "Python-2.0", "Unlicense", "Zlib",
         # Weak copyleft: binds changes to the work itself. We import it unchanged and the user can replace it.
         "MPL-2.0",

@@ -1,4 +1,4 @@
-"""A ledger in a folder of its own."""
+"""A ledger in a folder of its own, or in a database of its own: the same tests on both back ends."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ import pytest
 
 from perseid.ledger.log import Log
 from perseid.ledger.store import Store
-from tests.ledger.ledgers import ORIGIN, Machine
+from tests.ledger.ledgers import SIGNER, Machine, open_store
+from tests.postgres import Cluster, postgres
+
+__all__ = ["postgres"]
 
 
 @pytest.fixture
@@ -16,9 +19,24 @@ def machine() -> Machine:
     return Machine()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def back_end(request: pytest.FixtureRequest) -> str:
+    """Both back ends, unless a test says otherwise."""
+    return str(request.param)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.sqlite(tmp_path / "ledger.db")
+def where(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store."""
+    if back_end == "sqlite":
+        return str(tmp_path / "ledger.db")
+    cluster: Cluster = request.getfixturevalue("postgres")
+    return cluster.database()
+
+
+@pytest.fixture
+def store(where: str) -> Iterator[Store]:
+    opened = open_store(where)
     opened.upgrade()
     yield opened
     opened.close()
@@ -27,5 +45,5 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def log(store: Store, machine: Machine) -> Log:
     made = Log(store, machine.clock(), random.Random(1).randbytes)
-    made.create(ORIGIN)
+    made.create(SIGNER)
     return made

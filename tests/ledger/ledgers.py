@@ -1,11 +1,23 @@
-"""What the tests of the ledger share: a machine with clocks, and requests to append."""
+"""What the tests of the ledger share: a machine with clocks, stores of both kinds, and requests to append."""
 
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perseid.ledger.checkpoint import Signer
 from perseid.ledger.clock import RELEASED, SECOND, CheckedClock
 from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.log import Append, Appended, Outcome
+from perseid.ledger.keys import record_key
+from perseid.ledger.log import Log
+from perseid.ledger.requests import Append, Appended, Outcome
+from perseid.ledger.store import Store
+from perseid.ledger.verify import verify
 from perseid.records import Permission, Value
 
 ORIGIN = "ledger.example.org"
+SIGNER = Signer.generate(ORIGIN, bytes(range(32)))
 NOW = RELEASED + 365 * 86_400 * SECOND
 
 
@@ -23,6 +35,46 @@ class Machine:
         return CheckedClock(lambda: self.wall, lambda: self.monotonic, accepted=accepted)
 
 
+def open_store(where: str) -> Store:
+    """The store at an address: a database of PostgreSQL, or a file."""
+    return Store.postgres(where) if where.startswith("postgresql") else Store.sqlite(Path(where))
+
+
+def log_of_today(store: Store) -> Log:
+    """A log with the clock and the randomness of this machine, as other processes have them."""
+    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
+    return Log(store, clock, secrets.token_bytes)
+
+
+class Look:
+    """Reads from a log as it is at the moment of each question."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        with self._log.reading() as reading:
+            found = getattr(reading, name)
+            if not callable(found):
+                return found
+
+        def ask(*arguments: object) -> Any:
+            with self._log.reading() as reading:
+                answer = getattr(reading, name)(*arguments)
+                return list(answer) if isinstance(answer, Iterator) else answer
+
+        return ask
+
+
+def look(log: Log) -> Look:
+    return Look(log)
+
+
+def verified(log: Log) -> int:
+    """How many entries there are, all of them in order."""
+    return verify(log).entries
+
+
 def url(data: str, index: int = 1) -> Value:
     return Value.text(index, "URL", data)
 
@@ -32,15 +84,21 @@ def secret(data: bytes, index: int = 300) -> Value:
 
 
 def change(
-    name: str, *values: Value, action: Action = Action.UPDATE, state: State = State.NORMAL, **rests_on: int
+    name: str,
+    *values: Value,
+    action: Action = Action.UPDATE,
+    state: State = State.NORMAL,
+    handle: str | None = None,
+    exact: bool = False,
+    **rests_on: int,
 ) -> Append:
-    """A request about `10.1/name`; `rests_on` names records likewise."""
-    draft = Draft(action, state, f"10.1/{name}", "cli", "local:alice", values=values)
-    return Append(key(name), draft, {key(other): seq for other, seq in rests_on.items()})
+    """A request about `10.1/name`, or the handle given; `rests_on` names records likewise."""
+    draft = Draft(action, state, handle or f"10.1/{name}", "cli", "local:alice", values=values, exact=exact)
+    return Append(draft, {key(other): seq for other, seq in rests_on.items()})
 
 
 def key(name: str) -> bytes:
-    return f"10.1/{name}".upper().encode()
+    return record_key(f"10.1/{name}")
 
 
 def appended(outcome: Outcome) -> Appended:

@@ -41,7 +41,8 @@ class Counted:
 def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | None = None) -> Entry:
     """An entry as the ledger makes it."""
     draft = Draft(Action.CREATE, State.NORMAL, handle, "cli", "local:alice", "first", values)
-    body, leaf = seal(draft, seq, AT, {} if before is None else before.salts(), Counted(seq))
+    contents = [value.to_bytes() for value in values]
+    body, leaf = seal(draft, contents, seq, AT, {} if before is None else before.salts(), Counted(seq))
     made = Entry.from_body(seq, AT, body)
     assert made.leaf_hash() == leaf
     return made
@@ -59,6 +60,7 @@ entries = st.builds(
     numbers,
     st.sampled_from(Action) | st.integers(0, 255).map(Action),
     st.sampled_from(State) | st.integers(0, 255).map(State),
+    st.booleans(),
     handles,
     octets,
     st.builds(Slot.commit, st.just(Kind.ACTOR), octets, texts.map(str.encode)),
@@ -78,7 +80,7 @@ def test_an_entry_comes_back_from_its_body(one: Entry) -> None:
 def test_the_verifier_reads_from_the_leaf_what_the_entry_says(one: Entry) -> None:
     leaf = Leaf.parse(one.leaf())
     assert (leaf.seq, leaf.at, leaf.action, leaf.state) == (one.seq, one.at, one.action, one.state)
-    assert leaf.handle == one.handle
+    assert (leaf.exact, leaf.handle) == (one.exact, one.handle)
     assert (leaf.actor, leaf.note) == (one.actor.commitment, one.note.commitment)
     assert leaf.values == tuple(slot.commitment for slot in one.values)
     assert one.leaf_hash() == leaf_hash(one.leaf())
@@ -108,7 +110,7 @@ def test_arbitrary_octets_are_a_leaf_or_refused(octets: bytes) -> None:
         leaf = Leaf.parse(octets)
     except InvalidProof:
         return
-    assert len(octets) == 23 + len(leaf.handle.encode()) + SALT_LENGTH + 64 + 4 + 32 * len(leaf.values)
+    assert len(octets) == 24 + len(leaf.handle.encode()) + SALT_LENGTH + 64 + 4 + 32 * len(leaf.values)
 
 
 @given(st.lists(record_values(), max_size=4))
@@ -135,11 +137,11 @@ def test_the_forms_are_those_of_the_written_specification() -> None:
     def open_slot(salt: bytes, content: bytes) -> bytes:
         return b"\0" + salt + len(content).to_bytes(4, "big") + content
 
-    body = b"\1\1\1" + b"\0\0\0\6" + b"10.1/x" + nonce
+    body = b"\1\1\1\0" + b"\0\0\0\6" + b"10.1/x" + nonce
     body += open_slot(actor_salt, b"cli local:alice") + open_slot(note_salt, b"first")
     body += b"\0\0\0\1" + open_slot(value_salt, value)
     assert entry(PUBLIC).body() == body
-    leaf = b"\1" + (1).to_bytes(8, "big") + AT.to_bytes(8, "big") + b"\1\1" + b"\0\0\0\6" + b"10.1/x" + nonce
+    leaf = b"\1" + (1).to_bytes(8, "big") + AT.to_bytes(8, "big") + b"\1\1\0" + b"\0\0\0\6" + b"10.1/x" + nonce
     leaf += hashlib.sha256(b"A" + actor_salt + b"cli local:alice").digest()
     leaf += hashlib.sha256(b"N" + note_salt + b"first").digest()
     leaf += b"\0\0\0\1" + hashlib.sha256(b"V" + value_salt + value).digest()

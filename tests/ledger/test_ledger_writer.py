@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from perseid.ledger.errors import Moved, StorageFull, TooBusy
-from perseid.ledger.log import Append, Log, Outcome
+from perseid.ledger.log import Log
+from perseid.ledger.requests import Outcome, Request
 from perseid.ledger.writer import Writer
-from tests.ledger.ledgers import appended, change, url
+from tests.ledger.ledgers import appended, change, url, verified
 
 DEADLINE = 30.0
 
@@ -29,7 +30,7 @@ class Gate:
         self.entered, self.let = threading.Event(), threading.Event()
         self.groups: list[int] = []
 
-    def append(self, group: Sequence[Append]) -> list[Outcome]:
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
         self.entered.set()
         assert self.let.wait(DEADLINE)
         self.groups.append(len(group))
@@ -44,7 +45,7 @@ def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log:
     with ThreadPoolExecutor(16) as pool:
         numbers = [number for found in pool.map(work, range(16)) for number in found]
     assert sorted(numbers) == list(range(1, 801))
-    assert log.verify() == 800
+    assert verified(log) == 800
 
 
 def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> None:
@@ -64,13 +65,13 @@ def test_only_one_of_many_creates_a_name(writer: Writer, log: Log) -> None:
     futures = [writer.submit(change("same", same=0)) for _ in range(64)]
     outcomes = [future.result(DEADLINE) for future in futures]
     assert sum(isinstance(outcome, Moved) for outcome in outcomes) == 63
-    assert log.verify() == 1
+    assert verified(log) == 1
 
 
 def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: Log) -> None:
     broken = True
 
-    def append(group: Sequence[Append]) -> list[Outcome]:
+    def append(group: Sequence[Request]) -> list[Outcome]:
         if broken:
             raise StorageFull("no room")
         return log.append(group)
@@ -106,7 +107,7 @@ def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
     gate.let.set()
     assert appended(other.result(DEADLINE)).seq == 2
     writer.close()
-    assert log.verify() == 2
+    assert verified(log) == 2
 
 
 def test_closing_finishes_what_waits_and_takes_nothing_more(log: Log) -> None:

@@ -1,36 +1,54 @@
-"""The ledger: every change, once, in order, and provable.
+"""The ledger: every change, once, in order, and provable; and the views that are derived from it.
 
-`Log` appends entries in groups, reads and proves them; `verification` checks such proofs anywhere. The format is
-specified in docs/reference/ledger-format.md.
+`Ledger` is what the rest of the program uses: it appends, reads and resolves. `verification` checks proofs anywhere.
+What is written is specified in docs/reference/ledger-format.md and docs/reference/answers-format.md.
 """
 
+from .answers import Answers, AnswersReader, Unavailable
 from .checkpoint import Signer
 from .clock import CheckedClock
 from .entry import Action, Draft, Entry, Slot, State
-from .errors import Damaged, LedgerError, Moved, NewerFormat, StorageFull, TooBusy, WrongClock
-from .log import Append, Appended, Log, Outcome
+from .errors import Damaged, LeaseClosed, LedgerError, Moved, NewerFormat, StorageFull, TooBusy, WrongClock
+from .ledger import Ledger
+from .log import Log
+from .reading import Difference, Reading
+from .requests import Append, Appended, Failed, Lease, Leased, Lender, Mint, Minted, Outcome, Request
 from .store import Store
 from .writer import Writer
 
 __all__ = [
     "Action",
+    "Answers",
+    "AnswersReader",
     "Append",
     "Appended",
     "CheckedClock",
     "Damaged",
+    "Difference",
     "Draft",
     "Entry",
+    "Failed",
+    "Lease",
+    "LeaseClosed",
+    "Leased",
+    "Ledger",
     "LedgerError",
+    "Lender",
     "Log",
+    "Mint",
+    "Minted",
     "Moved",
     "NewerFormat",
     "Outcome",
+    "Reading",
+    "Request",
     "Signer",
     "Slot",
     "State",
     "StorageFull",
     "Store",
     "TooBusy",
+    "Unavailable",
     "Writer",
     "WrongClock",
 ]

@@ -48,6 +48,10 @@ class CheckedClock:
         self._accepted = True
         self._offset = self._wall() - self._monotonic()
 
+    def now(self) -> int:
+        """What the wall clock shows, unjudged: for what is not written into entries."""
+        return self._wall()
+
     def date(self, last: int | None) -> int:
         """The date of the next entry, where the last one has the date `last`."""
         now = self._wall()

@@ -13,7 +13,7 @@ random nonce in every leaf keeps entries without values from being guessed.
 docs/reference/ledger-format.md specifies both forms for whoever has only the file.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Final, Self
@@ -23,6 +23,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.openenum import OpenEnum
 from perseid.records.value import Value
 
+from .keys import record_key
 from .verification import commitment, leaf_hash
 
 FORMAT: Final = 1
@@ -38,8 +39,9 @@ MICROSECOND: Final = 1_000_000
 
 _OPEN, _REDACTED = 0, 1
 _OPEN_SLOT = bytes((_OPEN,))
-_BODY = Struct(">BBBi")  # format, action, state, length of the handle
-_LEAF = Struct(">BqqBBi")  # format, seq, at, action, state, length of the handle
+_EXACT = 1
+_BODY = Struct(">BBBBi")  # format, action, state, case, length of the handle
+_LEAF = Struct(">BqqBBBi")  # format, seq, at, action, state, case, length of the handle
 _LENGTH = Struct(">i")
 
 Random = Callable[[int], bytes]
@@ -55,7 +57,7 @@ class Action(OpenEnum):
     DELETE = 3
     """Its record was removed; the name is not free."""
     HOME = 4
-    """This server became responsible for a prefix; the handle is the prefix handle."""
+    """This server became responsible for a prefix; see `keys.homed_name` for the handle of such an entry."""
     UNHOME = 5
     """It stopped being so."""
     RESERVE = 6
@@ -149,6 +151,8 @@ class Entry:
     """What was done."""
     state: State
     """What the name is after it."""
+    exact: bool
+    """Whether small and capital letters of the suffix are told apart; otherwise ASCII letters are one (H5)."""
     handle: str
     """The name, as it is spelled."""
     nonce: bytes = field(repr=False)
@@ -167,16 +171,19 @@ class Entry:
         if (version := reader.u8()) != FORMAT:
             raise InvalidData(f"entry {seq} has format {version}; this version of the program knows {FORMAT}", 0)
         action, state = Action(reader.u8()), State(reader.u8())
+        if (case := reader.u8()) > _EXACT:
+            raise reader.problem(f"case rule {case} is not known")
         handle = reader.text()
         nonce = reader.octets(SALT_LENGTH)
         actor, note = Slot.read(reader, Kind.ACTOR), Slot.read(reader, Kind.NOTE)
         values = tuple([Slot.read(reader, Kind.VALUE) for _ in range(reader.count(1 + COMMITMENT_LENGTH - 12))])
         reader.finish()
-        return cls(seq, at, action, state, handle, nonce, actor, note, values)
+        return cls(seq, at, action, state, case == _EXACT, handle, nonce, actor, note, values)
 
     def body(self) -> bytes:
         """The stored form."""
-        writer = Writer().u8(FORMAT).u8(self.action).u8(self.state).text(self.handle).octets(self.nonce)
+        writer = Writer().u8(FORMAT).u8(self.action).u8(self.state).u8(self.exact)
+        writer.text(self.handle).octets(self.nonce)
         self.actor.write(writer)
         self.note.write(writer)
         writer.i32(len(self.values))
@@ -186,7 +193,7 @@ class Entry:
 
     def leaf(self) -> bytes:
         """What is hashed into the tree, and shown in proofs."""
-        writer = Writer().u8(FORMAT).i64(self.seq).i64(self.at).u8(self.action).u8(self.state)
+        writer = Writer().u8(FORMAT).i64(self.seq).i64(self.at).u8(self.action).u8(self.state).u8(self.exact)
         writer.text(self.handle).octets(self.nonce).octets(self.actor.commitment).octets(self.note.commitment)
         writer.i32(len(self.values))
         for slot in self.values:
@@ -205,6 +212,28 @@ class Entry:
     def salts(self) -> dict[bytes, bytes]:
         """The salts of the values by their content, for the next entry of the same record."""
         return {slot.content: slot.salt for slot in self.values if slot.content is not None}
+
+    @property
+    def key(self) -> bytes:
+        """Where the record is kept."""
+        return record_key(self.handle, exact=self.exact)
+
+    def contents(self) -> list[bytes]:
+        """The values in their binary form; redacted ones are left out."""
+        return [slot.content for slot in self.values if slot.content is not None]
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Everything under a commitment: actor, note and values."""
+        return (self.actor, self.note, *self.values)
+
+    def redacted(self, commitments: frozenset[bytes]) -> Self:
+        """The same entry without what is under the given commitments."""
+
+        def without(slot: Slot) -> Slot:
+            return slot.redacted() if slot.commitment in commitments else slot
+
+        values = tuple(without(slot) for slot in self.values)
+        return replace(self, actor=without(self.actor), note=without(self.note), values=values)
 
     @property
     def who(self) -> tuple[str, str] | None:
@@ -238,20 +267,30 @@ class Draft:
     """Why, or where from."""
     values: tuple[Value, ...] = ()
     """The record after it, by ascending index."""
+    exact: bool = False
+    """Whether small and capital letters of the suffix are told apart."""
+
+    @property
+    def key(self) -> bytes:
+        """Where the record is kept."""
+        return record_key(self.handle, exact=self.exact)
 
 
-def seal(draft: Draft, seq: int, at: int, kept: Mapping[bytes, bytes], random: Random) -> tuple[bytes, bytes]:
+def seal(
+    draft: Draft, contents: Sequence[bytes], seq: int, at: int, kept: Mapping[bytes, bytes], random: Random
+) -> tuple[bytes, bytes]:
     """The body and the leaf hash of a new entry.
+
+    `contents` are the draft's values in their binary form.
 
     `kept` has the salts of the record's values before, by their content: a value that did not change keeps its salt.
     This is `Entry.body` and `Entry.leaf_hash` in one go, for it is what appending mostly costs.
     """
-    contents = [value.to_bytes() for value in draft.values]
     fresh = iter_salts(random((3 + sum(content not in kept for content in contents)) * SALT_LENGTH))
     nonce = next(fresh)
     name = draft.handle.encode("utf-8")
-    body = [_BODY.pack(FORMAT, draft.action, draft.state, len(name)), name, nonce]
-    leaf = [_LEAF.pack(FORMAT, seq, at, draft.action, draft.state, len(name)), name, nonce]
+    body = [_BODY.pack(FORMAT, draft.action, draft.state, draft.exact, len(name)), name, nonce]
+    leaf = [_LEAF.pack(FORMAT, seq, at, draft.action, draft.state, draft.exact, len(name)), name, nonce]
     for kind, content in ((b"A", f"{draft.door} {draft.actor}".encode()), (b"N", draft.note.encode())):
         salt = next(fresh)
         body += (_OPEN_SLOT, salt, _LENGTH.pack(len(content)), content)

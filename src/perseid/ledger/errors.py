@@ -34,5 +34,30 @@ class TooBusy(LedgerError):
     """More changes wait than can be kept waiting; nothing was written, and a later try may succeed."""
 
 
+class OutcomeUnknown(LedgerError):
+    """The connection was lost: whether the transaction was committed is not known, and settled by its token."""
+
+
+class Contention(LedgerError):
+    """Others held what this transaction needed, or it stood in their way; nothing was written."""
+
+
+class LeaseClosed(LedgerError):
+    """After a restore nobody knows how far a counter had come; an operator must say."""
+
+    def __init__(self, scope: bytes, last: int) -> None:
+        name = scope.decode("utf-8", "replace")
+        super().__init__(
+            f"the ledger was restored from a backup, and names of {name} may have been given out after it was made; "
+            f"say with which number to go on (the backup knows of {last})"
+        )
+        self.scope = scope
+        self.last = last
+
+
+class ReadOnly(LedgerError):
+    """Nothing may be written here by this process; the message names what works."""
+
+
 class Damaged(LedgerError):
     """What is stored is not what was written; the message names the entry."""

@@ -1,8 +1,9 @@
 """The tables of a ledger, for both back ends, and the statements that run often as compiled text.
 
-`entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes` and `records` are
-views: computed from entries, and computed again when they are lost. `ledger` and `checkpoints` cannot be computed again
-and are part of every backup (docs/ARCHITECTURE.md lists such state).
+`entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `targets`
+are views: computed from entries, and computed again when they are lost; `views` says how far each of the latter two has
+come. `ledger`, `checkpoints`, `redactions` and `leases` cannot be computed again and are part of every backup
+(docs/ARCHITECTURE.md lists such state).
 
 Statements are written once, in SQLAlchemy Core. Those in the hot paths are compiled to text once for each dialect
 and run on the driver, which costs half as much as running them through Core.
@@ -10,7 +11,7 @@ and run on the driver, which costs half as much as running them through Core.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    delete,
     select,
     update,
 )
@@ -39,8 +41,9 @@ ledger = Table(
     metadata,
     Column("id", LargeBinary, primary_key=True),
     Column("origin", Text, nullable=False),
+    Column("signer", Text, nullable=False),
 )
-"""One row: which ledger this is, and the name under which it signs checkpoints."""
+"""One row: which ledger this is, the name under which it signs checkpoints, and the public key that does it now."""
 
 head = Table(
     "head",
@@ -58,11 +61,14 @@ entries = Table(
     Column("seq", _Number, primary_key=True, autoincrement=False),
     Column("at", BigInteger, nullable=False),
     Column("previous", BigInteger, nullable=False),
+    Column("jump", BigInteger, nullable=False),
+    Column("nth", BigInteger, nullable=False),
     Column("token", LargeBinary, nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
-"""The log. `previous` is the entry before this one of the same record, 0 if there is none."""
+"""The log. `nth` counts the entries of the same record from 1; `previous` is the one before, `jump` one further back
+(see `chain`), 0 if there is none. `token` tells a commit from every other one; it stands in the commit's first row."""
 
 nodes = Table(
     "nodes",
@@ -83,13 +89,59 @@ records = Table(
 )
 """The latest entry of each record. The key is the handle in UTF-8, folded by its namespace's case rule."""
 
+targets = Table(
+    "targets",
+    metadata,
+    Column("target", LargeBinary, primary_key=True),
+    Column("seq", _Number, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+"""Where records lead: a key made from a URL (see `target_keys`), and the latest entry of a record that holds it."""
+
+views = Table(
+    "views",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("ledger", LargeBinary, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+)
+"""How far each SQL view has come: the last entry applied, its leaf hash, and the ledger it belongs to."""
+
 checkpoints = Table(
     "checkpoints",
     metadata,
     Column("size", _Number, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
     Column("note", Text, nullable=False),
 )
 """Signed checkpoints; not computable again, because one key never signs two histories."""
+
+redactions = Table(
+    "redactions",
+    metadata,
+    Column("seq", _Number, primary_key=True, autoincrement=False),
+    Column("by", BigInteger, primary_key=True, autoincrement=False),
+    Column("public", SmallInteger, nullable=False),
+)
+"""Entries from which data was erased, the entry with which that happened, and whether everybody could read it. An
+increment of a backup must say it, and views that may have held it are built anew."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("scope", LargeBinary, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+    Column("clocked", SmallInteger, nullable=False),
+    Column("closed", SmallInteger, nullable=False),
+)
+"""The last number leased in each scope; whether numbers are milliseconds; whether a restore left that open."""
+
+CHANNEL: Final = "perseid_ledger"
+"""On which PostgreSQL tells other nodes that there are new entries."""
+
+SIDE_STATE: Final = (ledger, checkpoints, redactions, leases)
+"""What cannot be computed from entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +150,28 @@ class Statements:
 
     insert_entry: str
     rewrite_body: str
+    insert_redaction: str
     insert_node: str
     upsert_record: str
+    insert_target: str
+    delete_target: str
     move_head: str
+    move_views: str
     lock_head: str
+    head: str
     record_seq: str
+    token: str
     entry: str
+    entry_at: str
+    links: str
+    entry_of_key: str
+    leaf: str
+    following: str
+    leaves: str
+    nodes: str
+    lease: str
+    upsert_lease: str
+    notify: str
 
 
 def compile_statements(name: str) -> Statements:
@@ -118,22 +186,50 @@ def compile_statements(name: str) -> Statements:
     def text(statement: ClauseElement) -> str:
         return str(statement.compile(dialect=dialect))
 
-    upsert = insert(records).values(key=bindparam("key"), seq=bindparam("seq"))
+    def upsert(table: Table, *changing: str) -> str:
+        new = insert(table).values({column.name: bindparam(column.name) for column in table.columns})
+        keys = [column.name for column in table.primary_key]
+        return text(
+            new.on_conflict_do_update(index_elements=keys, set_={name: new.excluded[name] for name in changing})
+        )
+
+    wanted: Any = bindparam("wanted")
+    first: Any = bindparam("first")
+    last: Any = bindparam("last")
+    state = select(head.c.seq, head.c.at, head.c.frontier)
     return Statements(
         insert_entry=text(entries.insert()),
-        rewrite_body=text(
-            update(entries).values(body=bindparam("new_body")).where(entries.c.seq == bindparam("wanted"))
+        rewrite_body=text(update(entries).values(body=bindparam("new_body")).where(entries.c.seq == wanted)),
+        insert_redaction=text(
+            insert(redactions)
+            .values(seq=bindparam("seq"), by=bindparam("by"), public=bindparam("public"))
+            .on_conflict_do_nothing()
         ),
         insert_node=text(nodes.insert()),
-        upsert_record=text(upsert.on_conflict_do_update(index_elements=["key"], set_={"seq": upsert.excluded.seq})),
+        upsert_record=upsert(records, "seq"),
+        insert_target=text(targets.insert()),
+        delete_target=text(delete(targets).where(targets.c.target == wanted, targets.c.seq == last)),
         move_head=text(
             update(head).values(seq=bindparam("new_seq"), at=bindparam("new_at"), frontier=bindparam("new_frontier"))
         ),
-        lock_head=text(select(head.c.seq, head.c.at, head.c.frontier).with_for_update()),
-        record_seq=text(select(records.c.seq).where(records.c.key == bindparam("wanted"))),
-        entry=text(
-            select(entries.c.at, entries.c.previous, entries.c.leaf, entries.c.body).where(
-                entries.c.seq == bindparam("wanted")
-            )
+        move_views=text(update(views).values(seq=bindparam("new_seq"), leaf=bindparam("new_leaf"))),
+        lock_head=text(state.with_for_update()),
+        head=text(state),
+        record_seq=text(select(records.c.seq).where(records.c.key == wanted)),
+        token=text(select(entries.c.token).where(entries.c.seq == wanted)),
+        entry=text(select(entries).where(entries.c.seq == wanted)),
+        entry_at=text(select(entries.c.at).where(entries.c.seq == wanted)),
+        links=text(select(entries.c.previous, entries.c.jump).where(entries.c.seq == wanted)),
+        entry_of_key=text(select(entries).join(records, records.c.seq == entries.c.seq).where(records.c.key == wanted)),
+        leaf=text(select(entries.c.leaf).where(entries.c.seq == wanted)),
+        following=text(select(entries).where(entries.c.seq > first, entries.c.seq <= last).order_by(entries.c.seq)),
+        leaves=text(select(entries.c.leaf).where(entries.c.seq > first, entries.c.seq <= last).order_by(entries.c.seq)),
+        nodes=text(
+            select(nodes.c.hash)
+            .where(nodes.c.level == wanted, nodes.c.position >= first, nodes.c.position < last)
+            .order_by(nodes.c.position)
         ),
+        lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == wanted)),
+        upsert_lease=upsert(leases, "last"),
+        notify="" if name == "sqlite" else f"NOTIFY {CHANNEL}",
     )

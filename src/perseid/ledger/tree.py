@@ -9,9 +9,9 @@ hashes below it, so a proof costs a few hundred hashes at any size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
-from .verification import EMPTY_ROOT, node_hash
+from .verification import EMPTY_ROOT, HASH_LENGTH, node_hash
 
 TILE: Final = 256
 """Hashes in a tile."""
@@ -31,6 +31,15 @@ class Frontier:
             raise ValueError(f"a tree of {size} leaves has {size.bit_count()} complete subtrees, not {len(hashes)}")
         self.size = size
         self._hashes = list(hashes)
+
+    @classmethod
+    def from_octets(cls, size: int, octets: bytes) -> Self:
+        """Take it from its stored form."""
+        return cls(size, [octets[start : start + HASH_LENGTH] for start in range(0, len(octets), HASH_LENGTH)])
+
+    def to_octets(self) -> bytes:
+        """The stored form: the hashes, one behind the other."""
+        return b"".join(self._hashes)
 
     @property
     def hashes(self) -> tuple[bytes, ...]:

@@ -42,7 +42,7 @@ MAX_PROOF: Final = 128
 """The most hashes in a proof: twice the height of a tree of 2⁶⁴ leaves, the greatest that a checkpoint can name."""
 
 _ED25519 = b"\x01"
-_LEAF = struct.Struct(">BqqBBi")  # format, seq, at, action, state, length of the handle
+_LEAF = struct.Struct(">BqqBBBi")  # format, seq, at, action, state, case, length of the handle
 _COUNT = struct.Struct(">i")
 _SALT_LENGTH = 16
 _SIGNATURE_MARK = "\u2014 "
@@ -152,6 +152,8 @@ class Leaf:
     """Microseconds since 1970."""
     action: int
     state: int
+    exact: bool
+    """Whether small and capital letters of the suffix are told apart."""
     handle: str
     """The name, as it is spelled."""
     actor: bytes
@@ -165,7 +167,7 @@ class Leaf:
     def parse(cls, octets: bytes) -> Self:
         """Take a leaf apart."""
         try:
-            version, seq, at, action, state, length = _LEAF.unpack_from(octets)
+            version, seq, at, action, state, case, length = _LEAF.unpack_from(octets)
             start = _LEAF.size + length
             handle = octets[_LEAF.size : start].decode("utf-8")
             start += _SALT_LENGTH
@@ -174,10 +176,10 @@ class Leaf:
         except (struct.error, UnicodeDecodeError):
             raise InvalidProof("the octets are not a leaf of a ledger") from None
         first = start + 2 * HASH_LENGTH + _COUNT.size
-        if version != 1 or length < 0 or count < 0 or first + count * HASH_LENGTH != len(octets):
+        if version != 1 or case > 1 or length < 0 or count < 0 or first + count * HASH_LENGTH != len(octets):
             raise InvalidProof("the octets are not a leaf of a ledger, or of a format that is not known")
         values = tuple(octets[at_ : at_ + HASH_LENGTH] for at_ in range(first, len(octets), HASH_LENGTH))
-        return cls(seq, at, action, state, handle, actor, note, values)
+        return cls(seq, at, action, state, case == 1, handle, actor, note, values)
 
     def check_value(self, salt: bytes, content: bytes) -> int:
         """Which of the record's values this is, counted from 0; refused if it is none of them."""

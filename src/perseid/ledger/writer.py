@@ -11,18 +11,19 @@ from concurrent.futures import Future
 from typing import Final
 
 from .errors import TooBusy
-from .log import MAX_GROUP, Append, Outcome
+from .log import MAX_GROUP
+from .requests import Failed, Outcome, Request
 
 MAX_WAITING: Final = 20_000
 """Requests that may wait: at 20,000 a second one second's worth. Who comes later is told at once to come back."""
 
-_Waiting = tuple[Append, "Future[Outcome]"]
+_Waiting = tuple[Request, "Future[Outcome]"]
 
 
 class Writer:
     """Appends for several threads. `append` is `Log.append`, and is called by the writer's own thread only."""
 
-    def __init__(self, append: Callable[[Sequence[Append]], list[Outcome]], limit: int = MAX_WAITING) -> None:
+    def __init__(self, append: Callable[[Sequence[Request]], list[Outcome]], limit: int = MAX_WAITING) -> None:
         self._append = append
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(limit)
         self._closing = False
@@ -30,7 +31,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="ledger writer")
         self._thread.start()
 
-    def submit(self, request: Append) -> "Future[Outcome]":
+    def submit(self, request: Request) -> "Future[Outcome]":
         """Hand a request in; its future is done when the entry is on the disk, or when it has failed."""
         future: Future[Outcome] = Future()
         with self._lock:
@@ -81,4 +82,7 @@ class Writer:
                 future.set_exception(error)
             return
         for (_, future), outcome in zip(group, outcomes, strict=True):
-            future.set_result(outcome)
+            if isinstance(outcome, Failed):
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(outcome)

@@ -12,6 +12,7 @@ The binary form (offsets are relied on by filters that do not decode):
     …   i32    number of references, then each: str handle, i32 index
 """
 
+import struct
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from typing import Final, Self
@@ -27,6 +28,9 @@ DEFAULT_TTL: Final = 86_400
 MAX_VALUES: Final = 2048
 """The most values in one message: what deployed clients accept in a response."""
 
+_FIXED = struct.Struct(">iIBiBi")  # up to the length of the type
+_LENGTH = struct.Struct(">i")
+_NO_REFERENCES = bytes(4)
 _SMALLEST_VALUE = 26  # an empty type, empty data, no references
 _SMALLEST_REFERENCE = 8
 _MAX_INDEX = 0x7FFF_FFFF
@@ -170,6 +174,14 @@ class Value:
 
     def to_bytes(self) -> bytes:
         """The binary form."""
+        if self.ttl_type is TtlType.RELATIVE and not self.references:
+            # Nearly all values are so plain; in one go they cost a third. What does not fit is explained below.
+            try:
+                type_ = self.type.encode("utf-8")
+                fixed = _FIXED.pack(self.index, to_wire(self.timestamp), 0, self.ttl, self.permissions, len(type_))
+                return b"".join((fixed, type_, _LENGTH.pack(len(self.data)), self.data, _NO_REFERENCES))
+            except (struct.error, UnicodeEncodeError):
+                pass
         writer = Writer()
         self.write(writer)
         return writer.done()

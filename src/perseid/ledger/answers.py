@@ -1,0 +1,450 @@
+"""The answers view: everything a resolver needs to answer the public, ready to send, in LMDB.
+
+Resolver processes open an `AnswersReader`; it reads and never waits. Processes that append to the ledger open
+`Answers`, which reads too and brings the view up to date. LMDB allows one of them for each process and folder: its
+threads share it, and a child of `fork` opens its own.
+
+The view lives in *generations*: folders with an LMDB environment each, of which the state file names the one in use. A
+rebuild makes a new one beside it and switches. Inside a generation, how far it has come is moved in the same
+transaction as what it holds, so any process may apply any entry, twice or after a crash, and nothing is lost or
+applied out of order.
+
+LMDB runs without sync, for the view can always be made again: a killed process loses nothing, since the pages are the
+system's by then, and after a crash of the machine the state file tells that the view may be torn.
+
+A view that cannot follow (a full disk, a full map) never fails a write of the ledger. It is marked as behind instead;
+readers are refused with `Unavailable` and resolve from the records, slower and never wrong, until it has caught up.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Final, Self, TypeAlias, TypeVar
+
+import lmdb
+
+from .answer_format import HandleItem, PrefixItem, choose, decode_handle, store_key
+from .answer_generation import BROKEN, CHUNK, Generation, Position, Progress, Transaction
+from .answer_state import WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
+from .change import Change, Source
+from .errors import Damaged, LedgerError
+
+MAP_SIZE: Final = 1 << 38
+"""How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it
+is used; two generations exist during a rebuild, and a process has 128 TiB."""
+
+ROUNDS: Final = 8
+"""How often a rebuild runs after what was appended meanwhile before it makes those who append wait."""
+
+READER_CHECK_EVERY: Final = 1_024
+"""After so many transactions the places of killed readers are freed: one killed in a read keeps old pages in use."""
+
+_OPENINGS = 3  # tries to open a generation that is exchanged for another one at that moment
+_NO_STATE = memoryview(bytes(64)).cast("Q")  # as if the state file said that there is no view
+_FAILURES = (lmdb.Error, OSError, LedgerError)
+_logger = logging.getLogger(__name__)
+
+Look: TypeAlias = Callable[[], AbstractContextManager[Source]]
+"""Opens the present state of the ledger."""
+
+_T = TypeVar("_T")
+
+
+class Unavailable(LedgerError):
+    """The answers view may not be used at the moment: resolve from the records."""
+
+
+class Applied(Enum):
+    """What became of entries that were to be applied; true when they are in the view."""
+
+    DONE = "done"
+    """Every reader that looks from now on sees them."""
+    BEHIND = "behind"
+    """Nothing was done: entries before them are missing. Call `catch_up` before the entries count."""
+    FAILED = "failed"
+    """The view could not be written; readers do not use it until it has caught up."""
+
+    def __bool__(self) -> bool:
+        return self is Applied.DONE
+
+
+class AnswersReader:
+    """Reads the view, in a process that never writes it. The folder may come into being later."""
+
+    _readonly = True
+
+    def __init__(self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None) -> None:
+        self._folder = folder
+        self._map_size = map_size
+        self._boot = boot_id() if boot is None else boot
+        self._state: StateFile | None = None
+        self._words = _NO_STATE
+        self._generation: Generation | None = None
+        self._opening = threading.Lock()
+
+    def close(self) -> None:
+        """Give everything back. Nobody may be reading."""
+        self._generation = None
+        self._words = _NO_STATE
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(self, name: bytes) -> bytes | None:
+        """What stands under a handle, encoded; None if nothing does. `answer_format.decode_handle` takes it apart."""
+        return self._get(name, prefixes=False)
+
+    def get_prefix(self, prefix: bytes) -> bytes | None:
+        """What stands under a prefix, encoded; None if nothing does. `PrefixItem.from_bytes` takes it apart."""
+        return self._get(prefix, prefixes=True)
+
+    def find(self, name: bytes) -> HandleItem | None:
+        """The record that a name means; None if there is none."""
+        octets = self._get(name, prefixes=False)
+        return None if octets is None else choose(decode_handle(store_key(name), octets), name)
+
+    def prefix(self, prefix: bytes) -> PrefixItem | None:
+        """What is known of a prefix; None if nothing is."""
+        octets = self._get(prefix, prefixes=True)
+        return None if octets is None else PrefixItem.from_bytes(octets)
+
+    @property
+    def applied(self) -> int:
+        """The number of the last entry in the view, whether or not it may be used."""
+        return self._insist(self._position).seq
+
+    @property
+    def built(self) -> int:
+        """The entry at which the view was built: nothing that was erased from the ledger by then is in its files."""
+        return self._insist(self._built)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the view may be used."""
+        try:
+            self.get(b"0.NA/0.NA")
+        except Unavailable:
+            return False
+        return True
+
+    def _get(self, name: bytes, *, prefixes: bool) -> bytes | None:
+        if not name:
+            return None  # LMDB knows no empty key
+        key = store_key(name)
+        try:
+            return self._fetch(key, prefixes)
+        except (lmdb.Error, Damaged) as error:
+            self._let_go(error)
+            return self._insist(lambda: self._fetch(key, prefixes))
+
+    def _fetch(self, key: bytes, prefixes: bool) -> bytes | None:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        # LMDB keeps finished read transactions and renews them; a snapshot lives for one read only.
+        txn = generation.begin(generation.prefixes if prefixes else generation.handles)
+        try:
+            needed = self._words[WORD_NEEDED]
+            if needed and generation.position(txn).seq < needed:
+                raise Unavailable("the answers view is behind the ledger; resolve from the records")
+            return txn.get(key)
+        finally:
+            txn.abort()
+
+    def _position(self) -> Position:
+        generation = self._current()
+        with generation.begin() as txn:
+            return generation.position(txn)
+
+    def _built(self) -> int:
+        generation = self._current()
+        with generation.begin() as txn:
+            return generation.built(txn)
+
+    def _insist(self, read: Callable[[], _T]) -> _T:
+        """Read; whatever LMDB has to say against it, the view is unavailable."""
+        try:
+            return read()
+        except (lmdb.Error, OSError, Damaged) as error:
+            self._let_go(error)
+            raise Unavailable(f"the answers view cannot be read ({error}); resolve from the records") from error
+
+    def _let_go(self, error: BaseException) -> None:
+        """Have the generation opened anew, which is what some failures need.
+
+        It closes when nobody holds it, and cannot be opened before; whoever keeps the error must not keep it open.
+        """
+        self._generation = None
+        traceback.clear_frames(error.__traceback__)
+
+    def _current(self) -> Generation:
+        """The generation in use; opened if it is not yet."""
+        with self._opening:
+            if self._state is None:
+                self._state = self._open_state()
+                self._words = self._state.words
+            for _ in range(_OPENINGS):
+                number = self._state.usable(self._boot)
+                if self._generation is not None and self._generation.number == number:
+                    return self._generation
+                self._generation = None
+                if not number:
+                    break
+                try:
+                    self._generation = Generation(self._folder, number, self._map_size, readonly=self._readonly)
+                except (lmdb.Error, Damaged):
+                    if self._words[WORD_GENERATION] == number:
+                        raise
+        raise Unavailable("there is no answers view at the moment; resolve from the records")
+
+    def _open_state(self) -> StateFile:
+        try:
+            return StateFile(self._folder / "state", writable=False)
+        except FileNotFoundError:
+            raise Unavailable("there is no answers view yet; resolve from the records") from None
+
+
+class Answers(AnswersReader):
+    """Reads the view and brings it up to date. Threads may share it; one of them writes at a time."""
+
+    _readonly = False
+
+    def __init__(self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None) -> None:
+        super().__init__(folder, map_size=map_size, boot=boot)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._file = self._state = StateFile.create(folder / "state")
+        self._words = self._file.words
+        self._file.distrust(self._boot)
+        (folder / "lock").touch(0o600)  # now, for there may be no room later
+        self._turn = threading.Lock()
+        self._checked = False  # that the view belongs to the ledger
+        self._transactions = 0
+
+    def close(self) -> None:
+        """Make everything durable, say so, and give everything back; the next start of the machine keeps the view."""
+        with suppress(*_FAILURES):
+            if self._words[WORD_GENERATION] and not self._file.clean:
+                with self._writing() as (generation, _):
+                    generation.env.sync(True)
+                    self._file.mark_clean()
+        super().close()
+
+    # Following the ledger
+
+    def apply(self, changes: Sequence[Change]) -> Applied:
+        """Apply entries that were appended, in order and without gaps; those already applied are skipped.
+
+        This never raises for want of room. Before the first call `follow` or `catch_up` must have found that the view
+        belongs to the ledger; until then every call is answered `BEHIND`.
+        """
+        if not changes:
+            return Applied.DONE
+        return self._apply(changes) if self._checked else Applied.BEHIND
+
+    def follow(self, look: Look) -> bool:
+        """Apply everything the ledger has more, which is done soon.
+
+        False if that cannot be, for want of room or because the view must be built first (`catch_up`); it is then
+        not used, so that what has been appended may count all the same.
+        """
+        number = self._words[WORD_GENERATION]
+        followed = self._follow(look)
+        if followed is None:
+            self._file.invalidate(number)
+            with look() as source:
+                self._file.need(source.size)
+        return bool(followed)
+
+    def catch_up(self, look: Look, progress: Progress | None = None) -> bool:
+        """Apply everything the ledger has; build the view if there is none, or if it is not that of this ledger.
+
+        Building takes as long as the ledger is large; meanwhile others append, and the view is not used. False if
+        there was no room.
+        """
+        followed = self._follow(look)
+        if followed is None:
+            with self._alone():
+                followed = self._follow(look)  # another process may have built it meanwhile
+                if followed is None:
+                    self._file.invalidate(self._words[WORD_GENERATION])
+                    followed = self._build(look, progress)
+        return followed
+
+    def rebuild(self, look: Look, progress: Progress | None = None) -> bool:
+        """Build the view anew while the old one is in use, and leave nothing of that: it also erases.
+
+        False if there was no room; the old view, if there was one, then stays in use.
+        """
+        with self._alone():
+            return self._build(look, progress)
+
+    def differences(self, look: Look) -> str | None:
+        """Where the view is not what the ledger says: database and key of the first difference; None if nowhere.
+
+        The view is built a second time beside the first, brought to the same entry, and compared octet by octet.
+        """
+        with self._alone():
+            try:
+                return self._compare(Generation(self._folder, self._file.allot(), self._map_size, new=True), look)
+            except (lmdb.Error, OSError) as error:
+                raise Unavailable(f"the answers view cannot be compared: {error}") from error
+            finally:
+                self._sweep()
+
+    def _compare(self, copy: Generation, look: Look) -> str | None:
+        with look() as source:
+            copy.fill(source)
+        followed = self._follow(look)
+        if followed is None:
+            return "meta applied"
+        if not followed:
+            raise Unavailable("the answers view cannot follow the ledger, so it was not compared")
+        generation = self._current()
+        with generation.begin() as txn:
+            with look() as source:
+                copy.follow(source, generation.position(txn).seq)
+            return generation.difference(txn, copy)
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Generation, Transaction]]:
+        """A write transaction of the generation in use, which stays in use meanwhile; committed if all goes well."""
+        with self._turn:
+            while True:
+                generation = self._current()
+                with generation.begin(write=True) as txn:
+                    if self._words[WORD_GENERATION] == generation.number:
+                        yield generation, txn
+                        break
+        self._transactions += 1
+        if self._transactions % READER_CHECK_EVERY == 0:
+            generation.env.reader_check()
+
+    def _apply(self, changes: Sequence[Change]) -> Applied:
+        last = changes[-1].seq
+        number = self._words[WORD_GENERATION]
+        try:
+            with self._writing() as (generation, txn):
+                position = generation.position(txn)
+                new = [change for change in changes if change.seq > position.seq]
+                met = next((change for change in changes if change.seq == position.seq), None)
+                if met is not None and met.leaf != position.leaf:
+                    self._checked = False
+                    return Applied.BEHIND
+                if new:
+                    if last != position.seq + len(new):
+                        return Applied.BEHIND
+                    if self._file.clean:
+                        self._file.mark_dirty(self._boot)
+                    generation.write(txn, position.ledger_id, new)
+        except Unavailable:
+            self._file.need(last)
+        except _FAILURES as error:
+            self._file.need(last)
+            if isinstance(error, BROKEN):
+                self._file.invalidate(number)
+            self._let_go(error)
+            _logger.warning("the answers view cannot follow entry %d: %s", last, str(error))
+        else:
+            self._file.met(last)
+            return Applied.DONE
+        return Applied.FAILED
+
+    def _follow(self, look: Look) -> bool | None:
+        """Apply what the ledger has more; whether that went well. None if this is no view of it."""
+        # Both are read before the ledger is looked at: what had been appended by then is in what is seen.
+        needed = self._words[WORD_NEEDED]
+        try:
+            position = self._position()
+        except (*BROKEN, Unavailable):
+            return None
+        except (lmdb.Error, OSError) as error:
+            self._let_go(error)
+            _logger.warning("the answers view cannot be opened: %s", str(error))
+            with look() as source:
+                self._file.need(source.size)
+            return False
+        with look() as source:
+            if not position.lies_in(source):
+                return None
+            self._checked = True
+            if needed > source.size:
+                self._file.forget(needed)
+            seq = position.seq
+            while seq < source.size:
+                changes = source.changes(seq, CHUNK)
+                if not changes or not self._apply(changes):
+                    self._file.need(source.size)
+                    return False
+                seq = changes[-1].seq
+        self._file.met(seq)
+        return True
+
+    # Generations
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While this process is the only one that makes or removes generations."""
+        descriptor = os.open(self._folder / "lock", os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove all generations but the one in use: old ones, and those of which nothing became."""
+        kept = str(self._words[WORD_GENERATION])
+        for path in self._folder.iterdir():
+            if path.name.isdecimal() and path.name != kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _build(self, look: Look, progress: Progress | None) -> bool:
+        try:
+            self._sweep()
+            new = Generation(self._folder, self._file.allot(), self._map_size, new=True)
+            with look() as source:
+                new.fill(source, progress)
+            for _ in range(ROUNDS):
+                with look() as source:
+                    if new.follow(source) < CHUNK:
+                        break
+            self._switch(new, look)
+        except _FAILURES as error:
+            _logger.warning("the answers view cannot be built: %s", str(error))
+            return False
+        finally:
+            self._sweep()
+        # What was appended while there was no generation was not applied by those who appended it.
+        return self._follow(look) is True
+
+    def _switch(self, new: Generation, look: Look) -> None:
+        """Bring a new generation to the end of the ledger and put it in use.
+
+        Who applies an entry holds the lock of the generation in use, and looks whether it still is. So, while that
+        lock is held here, whatever has been applied is in the ledger that is looked at. Where there is no generation,
+        or none whose lock can be had, it is given up first: then nothing is applied that might be missed.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._writing())
+            except _FAILURES:
+                self._file.invalidate(self._words[WORD_GENERATION])
+            with look() as source:
+                new.follow(source)
+            self._file.mark_dirty(self._boot)
+            with self._opening:
+                self._file.switch(new.number)
+                self._generation = new

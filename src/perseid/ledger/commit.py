@@ -1,0 +1,251 @@
+"""One transaction that changes the log. It holds the head from its first statement on.
+
+What is appended is collected and written in a few large steps at the end, entries and SQL views together. Until then
+later requests of the same transaction see what earlier ones did.
+"""
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from .chain import jump_of_next
+from .change import Change
+from .clock import CheckedClock
+from .entry import Draft, Entry, Kind, seal
+from .errors import LeaseClosed, Moved
+from .requests import Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
+from .rows import EntryRow, one_row
+from .schema import Statements
+from .target_keys import targets_of
+from .tree import Frontier
+
+_SECRET = b"HS_SECKEY"
+_TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
+_PERMISSIONS_AT = 13
+_PUBLIC_READ = 0x02
+
+
+class Commit:
+    """Takes requests one by one; `finish` writes what came of them."""
+
+    def __init__(
+        self,
+        cursor: DBAPICursor,
+        statements: Statements,
+        clock: CheckedClock,
+        random: Callable[[int], bytes],
+        token: bytes,
+    ) -> None:
+        self._cursor = cursor
+        self._statements = statements
+        self._random = random
+        self._token = token
+        cursor.execute(statements.lock_head)
+        seq, at, octets = one_row(cursor)
+        self._frontier = Frontier.from_octets(seq, octets)
+        self._at = clock.date(at if seq else None)
+        self.first = seq + 1
+        self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
+        self._moved: dict[bytes, int] = {}  # those that were set
+        self._rows: dict[int, EntryRow] = {}  # not written yet
+        self._nodes: list[tuple[int, int, bytes]] = []
+        self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+        self._redactions: list[tuple[int, int, int]] = []
+        self._leaf = b""
+        self.changes: list[Change] = []
+
+    @property
+    def erased(self) -> bool:
+        """Whether data was erased, so that its traces must be removed."""
+        return bool(self._redactions)
+
+    def was_committed(self, first: int) -> bool:
+        """Whether an earlier attempt with the same token, whose entries began at `first`, has been committed."""
+        self._cursor.execute(self._statements.token, (first,))
+        row = self._cursor.fetchone()
+        return row is not None and row[0] == self._token
+
+    def take(self, request: Request) -> Outcome:
+        """Do what a request asks, unless something that its decision rested on has moved."""
+        if isinstance(request, Lease):
+            return self._lease(request)
+        moved = self._moved_since(request.rests_on)
+        if moved is not None:
+            return moved
+        if isinstance(request, Mint):
+            return self._mint(request)
+        try:
+            contents = _contents(request.draft)
+        except Exception as error:  # noqa: BLE001 - one request that cannot be written must not fail the others
+            return Failed(error)
+        return self._append(request.draft, contents, request.redacts)
+
+    def finish(self) -> None:
+        """Write what has been collected and move the head."""
+        if not self._rows:
+            return
+        statements, cursor = self._statements, self._cursor
+        cursor.executemany(statements.insert_entry, list(self._rows.values()))
+        if self._nodes:
+            cursor.executemany(statements.insert_node, self._nodes)
+        cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
+        gone = [row for row, there in self._targets.items() if not there]
+        if gone:
+            cursor.executemany(statements.delete_target, gone)
+        new = sorted(row for row, there in self._targets.items() if there)
+        if new:
+            cursor.executemany(statements.insert_target, new)
+        if self._redactions:
+            cursor.executemany(statements.insert_redaction, self._redactions)
+        cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
+        cursor.execute(statements.move_views, (self._frontier.size, self._leaf))
+        if statements.notify:
+            cursor.execute(statements.notify)
+
+    # Appending
+
+    def _moved_since(self, rests_on: RestsOn) -> Moved | None:
+        for key, seen in rests_on.items():
+            if (found := self._latest_of(key)) != seen:
+                return Moved(key, seen, found)
+        return None
+
+    def _append(self, draft: Draft, contents: list[bytes], redacts: Redacts = MappingProxyType({})) -> Appended:
+        key = draft.key
+        previous = self._latest_of(key)
+        seq = self._frontier.size + 1
+        if previous:
+            row = self._row(previous)
+            before = Entry.from_body(previous, row[1], row[7])
+            nth = row[4] + 1
+            jump = jump_of_next(nth, previous, self._links)
+            kept = before.salts()
+        else:
+            before, nth, jump, kept = None, 1, 0, {}
+        body, leaf = seal(draft, contents, seq, self._at, kept, self._random)
+        self._nodes += self._frontier.append(leaf)
+        self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
+        self._leaf = leaf
+        self._latest[key] = self._moved[key] = seq
+        self._move_targets(before, contents, seq)
+        self.changes.append(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents))
+        if before is not None:
+            self._redact_old_secrets(before, contents, seq)
+        for old, commitments in redacts.items():
+            self._redact(old, commitments, seq)
+        return Appended(seq, self._at)
+
+    def _move_targets(self, before: Entry | None, contents: Iterable[bytes], seq: int) -> None:
+        if before is not None:
+            for target in targets_of(before.contents()):
+                if self._targets.pop((target, before.seq), None) is None:
+                    self._targets[target, before.seq] = False
+        for target in targets_of(contents):
+            self._targets[target, seq] = True
+
+    def _latest_of(self, key: bytes) -> int:
+        found = self._latest.get(key)
+        if found is None:
+            self._cursor.execute(self._statements.record_seq, (key,))
+            row = self._cursor.fetchone()
+            found = self._latest[key] = int(row[0]) if row else 0
+        return found
+
+    def _row(self, seq: int) -> EntryRow:
+        """The row of an entry, written or not."""
+        row = self._rows.get(seq)
+        if row is None:
+            self._cursor.execute(self._statements.entry, (seq,))
+            row = one_row(self._cursor)
+        return row
+
+    def _links(self, seq: int) -> tuple[int, int]:
+        row = self._row(seq)
+        return row[2], row[3]
+
+    # Leasing and minting
+
+    def _lease(self, request: Lease) -> Leased | LeaseClosed:
+        try:
+            return Leased(self.lease(request.scope, request.count, request.now), request.count)
+        except LeaseClosed as closed:
+            return closed
+
+    def lease(self, scope: bytes, count: int, now: int) -> int:
+        """The first of so many numbers that were never leased in this scope; with a count of 0 only a look."""
+        cursor = self._cursor
+        cursor.execute(self._statements.lease, (scope,))
+        row = cursor.fetchone()
+        last, closed = row or (-1, 0)
+        if closed:
+            raise LeaseClosed(scope, last)
+        first = int(max(last + 1, now))
+        if count:
+            cursor.execute(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
+        return first
+
+    def exists(self, key: bytes) -> bool:
+        """Whether a name has, or ever had, an entry."""
+        return bool(self._latest_of(key))
+
+    def _mint(self, request: Mint) -> Minted | Failed:
+        try:
+            drafts = request.make(self)
+            contents = [_contents(draft) for draft in drafts]
+        except Exception as error:  # noqa: BLE001 - the answer to this request, and no one else's
+            return Failed(error)
+        seq = self._frontier.size + 1
+        for draft, values in zip(drafts, contents, strict=True):
+            self._append(draft, values)
+        return Minted(tuple(draft.handle for draft in drafts), seq, self._at)
+
+    # Erasing
+
+    def _redact_old_secrets(self, before: Entry, contents: Iterable[bytes], by: int) -> None:
+        """Erase secret keys that are no longer in the record from every entry that holds them.
+
+        An old secret proves nothing and endangers much. A value has its salt, and so its commitment, in one stretch
+        of entries only: where it is not there, walking further back finds nothing.
+        """
+        gone = frozenset(
+            slot.commitment
+            for slot in before.values
+            if slot.content is not None and _is_secret(slot.content) and slot.content not in contents
+        )
+        seq = before.seq if gone else 0
+        while seq and self._redact(seq, gone, by):
+            seq = self._row(seq)[2]
+
+    def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
+        """Erase from one entry what is under the commitments; tells whether there was any."""
+        row = self._row(seq)
+        entry = Entry.from_body(seq, row[1], row[7])
+        found = [slot for slot in entry.slots() if slot.commitment in commitments]
+        if not found:
+            return False
+        public = any(_is_public(slot.content) for slot in found if slot.kind is Kind.VALUE)
+        body = entry.redacted(commitments).body()
+        self._redactions.append((seq, by, int(public)))
+        if seq in self._rows:
+            self._rows[seq] = (*row[:7], body)
+        else:
+            self._cursor.execute(self._statements.rewrite_body, (body, seq))
+        return True
+
+
+def _contents(draft: Draft) -> list[bytes]:
+    return [value.to_bytes() for value in draft.values]
+
+
+def _is_secret(content: bytes) -> bool:
+    """Whether a value in its binary form is a secret key, or a subtype of one."""
+    start = _TYPE_AT + 4
+    length = int.from_bytes(content[_TYPE_AT:start], "big")
+    type_ = content[start : start + length].upper()
+    return type_ == _SECRET or type_.startswith(_SECRET + b".")
+
+
+def _is_public(content: bytes | None) -> bool:
+    """Whether a value in its binary form may be read by everybody."""
+    return content is not None and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)

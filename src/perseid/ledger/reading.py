@@ -1,0 +1,225 @@
+"""Reading the log: one state of it, unchanging while it is looked at.
+
+All reads of one decision, page or proof happen in one `Reading`, so they belong together. It is also what views catch
+up from (`change.Source`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import Connection, func, select
+
+from .chain import latest_until
+from .change import Change
+from .entry import Entry
+from .errors import Damaged
+from .rows import change_of, entry_of, one_row
+from .schema import Statements, checkpoints, entries, ledger, records, redactions, targets
+from .tree import Frontier, consistency_path, inclusion_path, subtree_root
+from .verification import EMPTY_ROOT
+
+CHUNK: Final = 1_000
+"""Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""
+
+_LAST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A record that differs between two points of the log."""
+
+    before: Entry | None
+    """Its last entry at the earlier point; None if it had none yet."""
+    after: Entry
+    """Its last entry at the later point."""
+
+
+class Reading:
+    """One state of the log."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        self._connection = connection
+        self._cursor: Any = connection.connection.cursor()
+        self._statements = statements
+
+    # Entries and records
+
+    @property
+    def ledger_id(self) -> bytes:
+        """Which ledger this is."""
+        return bytes(self._connection.execute(select(ledger.c.id)).scalar_one())
+
+    @property
+    def origin(self) -> str:
+        """The name under which the ledger signs checkpoints."""
+        return str(self._connection.execute(select(ledger.c.origin)).scalar_one())
+
+    @property
+    def size(self) -> int:
+        """How many entries there are, which is the number of the last one."""
+        self._cursor.execute(self._statements.head)
+        return int(one_row(self._cursor)[0])
+
+    def latest(self, key: bytes) -> int:
+        """The number of the latest entry of a record; 0 if there is none."""
+        row = self._row(self._statements.record_seq, key)
+        return int(row[0]) if row else 0
+
+    def record(self, key: bytes) -> Entry | None:
+        """The latest entry of a record; None if there never was one."""
+        row = self._row(self._statements.entry_of_key, key)
+        return None if row is None else entry_of(row)
+
+    def entry(self, seq: int) -> Entry:
+        """The entry of a number."""
+        row = self._row(self._statements.entry, seq)
+        if row is None:
+            raise KeyError(seq)
+        return entry_of(row)
+
+    def as_of(self, key: bytes, seq: int) -> Entry | None:
+        """The last entry of a record up to and including an entry of the log; None if there was none yet."""
+        found = latest_until(self.latest(key), seq, self._links)
+        return self.entry(found) if found else None
+
+    def seq_at(self, instant: int) -> int:
+        """The last entry that is not dated after an instant (microseconds since 1970); 0 if there is none."""
+        # Dates never go back, so this is a search by halves.
+        low, high = 0, self.size
+        while low < high:
+            middle = (low + high + 1) // 2
+            self._cursor.execute(self._statements.entry_at, (middle,))
+            if one_row(self._cursor)[0] <= instant:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def history(self, key: bytes, until: int = _LAST) -> Iterator[Entry]:
+        """The entries of a record, newest first, beginning with the last one that is not behind `until`."""
+        seq = latest_until(self.latest(key), until, self._links)
+        while seq:
+            row = self._row(self._statements.entry, seq)
+            if row is None:
+                raise Damaged(f"entry {seq} is missing")
+            yield entry_of(row)
+            seq = row[2]
+
+    def log(self, after: int, until: int = _LAST) -> Iterator[Entry]:
+        """The entries behind one, in order, up to and including another."""
+        return map(entry_of, self._rows(after, until))
+
+    def differences(self, before: int, after: int) -> Iterator[Difference]:
+        """The records that changed between two points, in the order of their first change."""
+        for row in self._rows(before, after):
+            seq, previous = row[0], row[2]
+            if previous > before:
+                continue  # told already, with the record's first change
+            entry = entry_of(row)
+            last = latest_until(self.latest(entry.key), after, self._links)
+            yield Difference(self.entry(previous) if previous else None, entry if last == seq else self.entry(last))
+
+    def names(self, first: bytes, end: bytes, limit: int) -> list[Entry]:
+        """The latest entries of at most so many records, by ascending key from `first` up to, not including, `end`.
+
+        The next page begins at the last entry's key with a zero octet behind it, so a page costs the same at any depth.
+        """
+        wanted = (
+            select(entries)
+            .join(records, records.c.seq == entries.c.seq)
+            .where(records.c.key >= first, records.c.key < end)
+            .order_by(records.c.key)
+            .limit(limit)
+        )
+        return [entry_of(row) for row in self._connection.execute(wanted)]
+
+    def leading_to(
+        self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
+    ) -> list[tuple[bytes, Entry]]:
+        """Records by where they lead: the keys of `target_keys` from `first` up to `end`, behind the last one seen."""
+        at, seq = after
+        wanted = (
+            select(targets.c.target, entries)
+            .join(entries, entries.c.seq == targets.c.seq)
+            .where(targets.c.target >= max(first, at), targets.c.target < end)
+            .where((targets.c.target > at) | (targets.c.seq > seq))
+            .order_by(targets.c.target, targets.c.seq)
+            .limit(limit)
+        )
+        return [(row[0], entry_of(row[1:])) for row in self._connection.execute(wanted)]
+
+    def last_erasure(self) -> int:
+        """The last entry with which data was erased that everybody could read; 0 if there is none."""
+        found = select(func.max(redactions.c.by)).where(redactions.c.public == 1)
+        return int(self._connection.execute(found).scalar() or 0)
+
+    # What views read
+
+    def leaf(self, seq: int) -> bytes:
+        """The leaf hash of an entry."""
+        self._cursor.execute(self._statements.leaf, (seq,))
+        return cast("bytes", one_row(self._cursor)[0])
+
+    def changes(self, after: int, limit: int) -> list[Change]:
+        """At most so many entries behind the given one, in order, as views are told of them."""
+        self._cursor.execute(self._statements.following, (after, after + limit))
+        return [change_of(row) for row in self._cursor.fetchall()]
+
+    def current(self) -> Iterator[Change]:
+        """The latest entry of every record, by ascending key, as views are told of it."""
+        wanted = select(entries).join(records, records.c.seq == entries.c.seq).order_by(records.c.key)
+        with self._connection.execution_options(yield_per=CHUNK).execute(wanted) as rows:
+            yield from map(change_of, rows)
+
+    # Proofs
+
+    def root(self, size: int) -> bytes:
+        """The root of the tree of the first so many entries."""
+        return subtree_root(self._hashes, 0, size) if size else EMPTY_ROOT
+
+    def frontier(self) -> Frontier:
+        """The tree of all entries, as far as appending needs it."""
+        self._cursor.execute(self._statements.head)
+        size, _, octets = one_row(self._cursor)
+        return Frontier.from_octets(size, octets)
+
+    def inclusion(self, seq: int, size: int) -> list[bytes]:
+        """The proof that an entry is in the tree of a size."""
+        return inclusion_path(self._hashes, seq - 1, size)
+
+    def consistency(self, old: int, new: int) -> list[bytes]:
+        """The proof that the tree of a size continues a smaller one."""
+        return consistency_path(self._hashes, old, new)
+
+    def checkpoint(self) -> str | None:
+        """The latest signed checkpoint; None if nothing was signed yet."""
+        wanted = select(checkpoints.c.note).order_by(checkpoints.c.size.desc()).limit(1)
+        return self._connection.execute(wanted).scalar()
+
+    def _hashes(self, level: int, first: int, count: int) -> list[bytes]:
+        if level:
+            self._cursor.execute(self._statements.nodes, (level, first, first + count))
+        else:
+            self._cursor.execute(self._statements.leaves, (first, first + count))
+        return [row[0] for row in self._cursor.fetchall()]
+
+    # Rows
+
+    def _row(self, statement: str, wanted: object) -> Any:
+        self._cursor.execute(statement, (wanted,))
+        return self._cursor.fetchone()
+
+    def _rows(self, after: int, until: int) -> Iterator[Any]:
+        while after < until:
+            self._cursor.execute(self._statements.following, (after, min(until, after + CHUNK)))
+            rows = self._cursor.fetchall()
+            if not rows:
+                return
+            yield from rows
+            after = rows[-1][0]
+
+    def _links(self, seq: int) -> tuple[int, int]:
+        self._cursor.execute(self._statements.links, (seq,))
+        previous, jump = one_row(self._cursor)
+        return previous, jump

@@ -1,0 +1,99 @@
+"""What callers ask of the log, and what they are answered.
+
+A request is decided before it is handed in, and by then the world may have moved. So it names the records on which
+its decision rested, with the entry at which it saw each; the commit checks them all while the head is locked.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .entry import Draft
+from .errors import LeaseClosed, Moved
+
+RestsOn = Mapping[bytes, int]
+"""The records that a decision read, by key, each with the number of its latest entry; 0 if there was none."""
+
+Redacts = Mapping[int, frozenset[bytes]]
+"""Commitments whose content is erased, by the entries that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A request to append an entry."""
+
+    draft: Draft
+    """What to append."""
+    rests_on: RestsOn = field(default_factory=dict)
+    """What the decision read."""
+    redacts: Redacts = field(default_factory=dict)
+    """What is erased from earlier entries of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A request for numbers that nobody else gets, ever (P6)."""
+
+    scope: bytes
+    """Where they must be unique: a namespace and a scheme."""
+    count: int
+    """How many, one after the other; 0 looks which one comes next, and takes none."""
+    now: int
+    """None of them is below this: the clock, on the scale of the numbers, or 0 for numbers without a clock."""
+
+
+class Lender(Protocol):
+    """What making new names needs to know and to take, while nobody else can write."""
+
+    def lease(self, scope: bytes, count: int, now: int) -> int:
+        """The first of so many numbers that nobody else gets; see `Lease`."""
+
+    def exists(self, key: bytes) -> bool:
+        """Whether a name has, or ever had, an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mint:
+    """A request to make new names and to append an entry for each, in one commit."""
+
+    make: Callable[[Lender], Sequence[Draft]]
+    """Leases numbers, and answers with an entry for each new name. It runs while the head is held, and again if the
+    commit must be repeated; what it raises is the answer to this request alone. Numbers leased by then are lost."""
+    rests_on: RestsOn = field(default_factory=dict)
+    """What the decision read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An entry was appended."""
+
+    seq: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Numbers were leased: `count` of them, from `first` on."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """Names were made, and their entries appended from `seq` on."""
+
+    handles: tuple[str, ...]
+    seq: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request itself cannot be carried out: what it asks for has no stored form, or no name could be made."""
+
+    error: Exception
+
+
+Request = Append | Lease | Mint
+Outcome = Appended | Leased | Minted | Moved | LeaseClosed | Failed

@@ -1,0 +1,251 @@
+"""Where a record leads, as keys: which identifiers lead to this URL, host or path (S4), each a range of keys.
+
+A URL has two keys, one that begins with its host and one that is only its path:
+
+    https://www.example.org/items/7?v=2     U org.example.www. : /items/7?v=2     P /items/7?v=2
+    http://example.org:8080                 U org.example. : http:8080 /          P /
+    https://192.0.2.1/x                     U [192.0.2.1] : /x                    P /x
+    mailto:alice@example.org                T mailto:alice@example.org
+
+without the blanks. In `U` the labels of the host stand in reverse, each followed by a dot, so all names below
+`example.org` begin with `org.example.` and nothing else does; the colon, which no label holds, ends the host. Then
+comes the scheme, left out where it is https, for that is nearly all of them; the port, unless it is the scheme's own;
+and path, query and fragment, which always begin with a slash. Addresses have no subdomains: they are not reversed, and
+stand in brackets, IPv6 as 32 hexadecimal digits. `T` is text that is no URL with a host, as it was written.
+
+URLs that mean the same have the same key as far as that needs no guessing. Blanks around them, the user before the host
+and the dot after it are dropped; ASCII letters of scheme and host are small; a host in letters of the world and its
+`xn--` form are one; an empty path is `/`. Everything from the path on stays as it is, percent escapes included.
+
+Keys are cut at `KEY_LENGTH`, so what is asked may be longer than any key. `Range.is_cut` says so, and
+`Range.finds` then decides by the values themselves.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from struct import Struct
+from typing import Final
+
+from perseid.records.errors import InvalidData
+from perseid.records.locations import Locations
+
+KEY_LENGTH: Final = 512
+"""Octets of the longest key. Hardly a URL in a record is longer; both back ends keep such a key within a page of an
+index (PostgreSQL refuses more than 2,704 octets, SQLite lets more than about 1,000 overflow); and what is cut off is
+not lost, for it is in the entry."""
+
+_URL, _PATH, _TEXT = b"U", b"P", b"T"
+
+_DEFAULT_PORTS: Final = {b"https": b"443", b"http": b"80", b"ftp": b"21", b"ws": b"80", b"wss": b"443"}
+"""The ports that need not be written, for the schemes that browsers know."""
+
+_UNWRITTEN_SCHEME: Final = b"https"
+
+_MAX_IDN_OCTETS: Final = 1_024
+"""A longer host is left as it is: no name in the DNS has more than 253 characters, however they are written, and the
+time of the conversion grows with the square of the length."""
+
+# The user is what stands before the last "@", as browsers read it.
+_PARTS = re.compile(
+    rb"([A-Za-z][A-Za-z0-9+.\-]*)://(?:[^/?#]*@)?(\[[^][/?#@]*\]|[^][/?#@:]+)(?::([^/?#@]*+))?([/?#].*)?", re.DOTALL
+)
+_HOST_NAME = re.compile(r"[^][/?#@:]+")
+_IPV4 = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
+_DIGITS = frozenset(b"0123456789")
+
+# The binary form of a value: the type begins at 14 with its length, the data follows with its own.
+_LENGTH = Struct(">i")
+_TYPE = 14
+_TYPE_NAME = _TYPE + 4
+_PLAIN_URL = b"\0\0\0\3url\0"  # the type and the first octet of the data's length: 0, as data has at most a mebibyte
+_PLAIN_URL_DATA = _TYPE_NAME + 3 + 4
+_LOCATIONS = b"10320/loc"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A question as a range of keys: `first` <= key < `end`."""
+
+    first: bytes
+    """The least key in it."""
+    end: bytes
+    """The least key behind it."""
+    is_cut: bool
+    """Whether keys are too short to answer: then a record counts only if it `finds` something in the values."""
+    whole_first: bytes
+    """The least whole key in it, before anything was cut."""
+    whole_end: bytes
+    """The least whole key behind it."""
+
+    def finds(self, contents: Iterable[bytes]) -> bool:
+        """Whether one of a record's values, in their binary form, is really what was asked for."""
+        return any(self.whole_first <= key < self.whole_end for data in _urls(contents) for key in _whole_keys(data))
+
+
+def targets_of(contents: Iterable[bytes]) -> set[bytes]:
+    """The keys of a record, given its values in their binary form.
+
+    Values of type URL count, those of its subtypes, and every place in a 10320/loc value. Of a place that is written
+    as a template, the template is the target. What is not XML leads nowhere.
+    """
+    keys: set[bytes] = set()
+    for data in _urls(contents):
+        for key in _whole_keys(data):
+            keys.add(key if len(key) <= KEY_LENGTH else key[:KEY_LENGTH])
+    return keys
+
+
+def url_exact(url: str | bytes) -> Range:
+    """Everything that leads to this URL."""
+    key = _whole_keys(_octets(url).strip())[0]
+    is_cut = len(key) >= KEY_LENGTH  # a key of just this length may have been cut, too
+    if is_cut:
+        return Range(key[:KEY_LENGTH], _behind(key[:KEY_LENGTH]), is_cut, key, key + b"\0")
+    return Range(key, key + b"\0", is_cut, key, key + b"\0")
+
+
+def url_leading(text: str | bytes) -> Range:
+    """Everything that leads to a URL which begins like this.
+
+    The host counts as a whole, so `https://example.org` does not find `https://example.organic/`; see `host` for
+    subdomains. From the path on it is a matter of characters: `https://example.org/items/1` finds `/items/10` as
+    well. What ends before the host does (`https:`) finds only text that is no URL.
+    """
+    return _beginning(_whole_keys(_octets(text).lstrip())[0])
+
+
+def host(name: str, *, subdomains: bool) -> Range:
+    """Everything that leads to this host, by any scheme and port; with its subdomains if they are wanted.
+
+    An address is a host without subdomains; IPv6 may be written with or without brackets.
+    """
+    stripped = name.strip()
+    found = None
+    if _HOST_NAME.fullmatch(stripped):
+        found = _host_part(stripped.encode("utf-8", "surrogatepass"))
+    elif ":" in stripped:
+        found = _address_part(stripped.removeprefix("[").removesuffix("]").encode("utf-8", "surrogatepass"))
+    if found is None:
+        raise InvalidData(f"{name[:40]!r} is neither a host name nor an address")
+    return _beginning(_URL + found + (b"" if subdomains else b":"))
+
+
+def path_leading(text: str | bytes) -> Range:
+    """Everything that leads to a path which begins like this, on any host; the slash at its front may be left out."""
+    return _beginning(_PATH + _rooted(_octets(text)))
+
+
+def _octets(text: str | bytes) -> bytes:
+    """Text as it would stand in a value; octets that are not UTF-8 can be asked for as they are."""
+    # Half a surrogate pair has no UTF-8 form; written like this it is found nowhere, which is the truth.
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _beginning(prefix: bytes) -> Range:
+    cut = prefix[:KEY_LENGTH]
+    return Range(cut, _behind(cut), len(prefix) > KEY_LENGTH, prefix, _behind(prefix))
+
+
+def _behind(prefix: bytes) -> bytes:
+    """The least octets behind all that begin like this. The letter of the kind, at the front, can always be raised."""
+    rest = prefix.rstrip(b"\xff")
+    return rest[:-1] + bytes((rest[-1] + 1,))
+
+
+def _urls(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """What the values lead to, without the blanks around it. Other types are passed over without being decoded."""
+    for content in contents:
+        if content[_TYPE : _TYPE + 8].lower() == _PLAIN_URL:
+            start = _PLAIN_URL_DATA
+        elif (word := content[_TYPE_NAME : _TYPE_NAME + 4].lower()) == b"url.":
+            start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0] + 4
+        elif word == b"1032":
+            yield from _places(content)
+            continue
+        else:
+            continue
+        yield content[start : start + _LENGTH.unpack_from(content, start - 4)[0]].strip()
+
+
+def _places(content: bytes) -> Iterator[bytes]:
+    """The places in a value that is 10320/loc or one of its subtypes, if it is."""
+    start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0]
+    if content[_TYPE_NAME:start].partition(b".")[0].lower() != _LOCATIONS:
+        return
+    data = content[start + 4 : start + 4 + _LENGTH.unpack_from(content, start)[0]]
+    try:
+        found = Locations.from_bytes(data).locations
+    except InvalidData:
+        return
+    for location in found:
+        place = location.href if location.href is not None else location.href_template
+        if place is not None:
+            yield place.encode().strip()
+
+
+def _whole_keys(data: bytes) -> tuple[bytes, ...]:
+    """The keys of one URL, not cut: the one by its host first."""
+    found = _PARTS.fullmatch(data)
+    if found is None:
+        return (_TEXT + data,)
+    scheme, name, port, rest = found.groups()
+    authority = _authority(scheme, name, port)
+    if authority is None:
+        return (_TEXT + data,)
+    rest = b"/" if rest is None else _rooted(rest)
+    return (authority + rest, _PATH + rest)
+
+
+def _rooted(path: bytes) -> bytes:
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def _authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
+    """A key up to the path: host, scheme and port; None if that is no host."""
+    found = _address_part(name[1:-1]) if name.startswith(b"[") else _host_part(name)
+    if found is None:
+        return None
+    scheme = scheme.lower()
+    key = _URL + found + b":" + (b"" if scheme == _UNWRITTEN_SCHEME else scheme)
+    if port:
+        port = port.lstrip(b"0") or b"0"
+        if port != _DEFAULT_PORTS.get(scheme):
+            key += b":" + port
+    return key
+
+
+def _host_part(name: bytes) -> bytes | None:
+    """A host that is not in brackets, as it stands in a key; None if nothing is left of it."""
+    name = name.lower().removesuffix(b".")
+    if not name:
+        return None
+    if name[-1] in _DIGITS and _IPV4.fullmatch(name):
+        return b"[" + name + b"]"
+    if not name.isascii() and len(name) <= _MAX_IDN_OCTETS:
+        name = _ascii_form(name)
+    return b".".join(name.split(b".")[::-1]) + b"."
+
+
+def _ascii_form(name: bytes) -> bytes:
+    """A host in letters of the world in the form that the DNS knows, label by label.
+
+    This is the `xn--` form of the small letters, composed. The codec of the standard library is not used: it follows
+    the rules of 2003, in which `straße` is `strasse`, another host today. A name that is not UTF-8 stays as it is.
+    """
+    try:
+        labels = unicodedata.normalize("NFC", name.decode("utf-8").lower()).split(".")
+    except UnicodeDecodeError:
+        return name
+    return b".".join([label.encode() if label.isascii() else b"xn--" + label.encode("punycode") for label in labels])
+
+
+def _address_part(text: bytes) -> bytes | None:
+    """An IPv6 address as it stands in a key; None if it is none, or one that only a single machine understands."""
+    try:
+        address = IPv6Address(text.decode("ascii"))
+    except ValueError:
+        return None
+    return None if address.scope_id is not None else b"[" + address.packed.hex().encode() + b"]"

@@ -1,0 +1,177 @@
+"""Checking a whole ledger: every leaf from its body, the tree over them, the views in SQL, every checkpoint kept.
+
+The first difference is named. Redacted values are accepted, because the tree holds their commitments, and named.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select
+
+from .chain import jump_place
+from .entry import Entry
+from .errors import Damaged
+from .log import SQL_VIEWS, Log
+from .rows import entry_of
+from .schema import checkpoints, entries, head, ledger, nodes, records, targets, views
+from .target_keys import targets_of
+from .tree import Frontier
+from .verification import Checkpoint, InvalidProof, read_note
+
+CHUNK: Final = 1_000
+"""Rows read at a time."""
+
+MAX_NAMED: Final = 1_000
+"""How many redacted values are named; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found in a ledger that holds."""
+
+    entries: int
+    """How many entries were checked."""
+    root: bytes
+    """The root of their tree."""
+    redacted: int
+    """How many values, actors and notes have been redacted."""
+    named: tuple[str, ...]
+    """The first of them."""
+
+
+def verify(log: Log, progress: Callable[[int], None] = lambda _: None) -> Report:
+    """Recompute everything from the entries; refuse with `Damaged`, naming the first difference."""
+    with log.store.reading() as connection:
+        check = _Check(connection, progress)
+        check.entries()
+        check.head()
+        check.records()
+        return Report(check.frontier.size, check.frontier.root(), check.redacted, tuple(check.named))
+
+
+class _Check:
+    def __init__(self, connection: Connection, progress: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._stream = connection.execution_options(yield_per=CHUNK)
+        self._progress = progress
+        self.frontier = Frontier()
+        self.redacted = 0
+        self.named: list[str] = []
+
+    def entries(self) -> None:
+        """Every entry against its leaf, number, date and links; the tree's nodes; the checkpoints on the way."""
+        last = 0
+        kept = {(row.level, row.position): row.hash for row in self._connection.execute(select(nodes))}
+        signed = self._checkpoints()
+        with self._stream.execute(select(entries).order_by(entries.c.seq)) as rows:
+            for row in rows:
+                self._check_entry(row, last)
+                last = row.at
+                for level, position, node in self.frontier.append(row.leaf):
+                    if kept.pop((level, position), None) != node:
+                        raise Damaged(f"the tree over entry {row.seq} is not that of the entries")
+                if row.seq in signed and signed.pop(row.seq).root != self.frontier.root():
+                    raise Damaged(f"the checkpoint signed at entry {row.seq} is not about these entries")
+                if row.seq % CHUNK == 0:
+                    self._progress(row.seq)
+        if kept:
+            raise Damaged(f"the tree has nodes of entries that are not there: {min(kept)}")
+        if signed:
+            raise Damaged(f"a checkpoint was signed over {min(signed)} entries; there are {self.frontier.size}")
+
+    def _check_entry(self, row: Any, last: int) -> None:
+        if row.seq != self.frontier.size + 1:
+            raise Damaged(f"entry {self.frontier.size + 1} is missing")
+        if row.at < last:
+            raise Damaged(f"entry {row.seq} is dated before the one in front of it")
+        try:
+            entry = Entry.from_body(row.seq, row.at, row.body)
+        except ValueError as error:
+            raise Damaged(f"entry {row.seq} cannot be read: {error}") from error
+        if entry.leaf_hash() != row.leaf:
+            raise Damaged(f"entry {row.seq} is not what was committed to the tree")
+        for slot, what in zip(entry.slots(), _slot_names(len(entry.values)), strict=True):
+            if slot.is_redacted:
+                self.redacted += 1
+                if len(self.named) < MAX_NAMED:
+                    self.named.append(f"entry {row.seq}, {entry.handle}: {what}")
+        self._check_links(row, entry)
+
+    def _check_links(self, row: Any, entry: Entry) -> None:
+        """The chain of the record: the entry before it, its place, and where it jumps."""
+        steps = ((row.previous, row.nth - 1), (row.jump, jump_place(row.nth)))
+        for seq, place in steps:
+            if seq == place == 0:
+                continue
+            found = self._connection.execute(
+                select(entries.c.nth, entries.c.at, entries.c.body).where(entries.c.seq == seq)
+            ).one_or_none()
+            if found is None or found.nth != place or Entry.from_body(seq, found.at, found.body).key != entry.key:
+                raise Damaged(f"entry {row.seq} is not linked to the entries of its record before it")
+
+    def _checkpoints(self) -> dict[int, Checkpoint]:
+        """The checkpoints kept, by the number of entries that each is about."""
+        found: dict[int, Checkpoint] = {}
+        for note, size in self._connection.execute(
+            select(checkpoints.c.note, checkpoints.c.size).order_by(checkpoints.c.size)
+        ).all():
+            try:
+                checkpoint = Checkpoint.parse(read_note(note)[0])
+            except InvalidProof as error:
+                raise Damaged(f"the checkpoint kept for entry {size} cannot be read: {error}") from error
+            if checkpoint.size != size:
+                raise Damaged(f"the checkpoint kept for entry {size} is about entry {checkpoint.size}")
+            found[size] = checkpoint
+        found.pop(0, None)
+        return found
+
+    def head(self) -> None:
+        """The head and how far the views say they have come."""
+        end = self._connection.execute(select(head.c.seq, head.c.frontier)).one()
+        if (end.seq, end.frontier) != (self.frontier.size, self.frontier.to_octets()):
+            raise Damaged(f"the head says {end.seq} entries, with a tree of its own; there are {self.frontier.size}")
+        identity = self._connection.execute(select(ledger.c.id)).scalar_one()
+        found = {row.name: (row.ledger, row.seq) for row in self._connection.execute(select(views))}
+        for name in SQL_VIEWS:
+            if found.get(name) != (identity, self.frontier.size):
+                raise Damaged(f"the view {name} has not come to the last entry of this ledger; rebuild it")
+
+    def records(self) -> None:
+        """Each record points to its latest entry, and every entry's record is there; likewise where they lead."""
+        firsts = self._count(select(func.count()).where(entries.c.previous == 0))
+        kept = self._count(select(func.count()).select_from(records))
+        if kept != firsts:
+            raise Damaged(f"the records are not those of the entries ({kept} for {firsts}); rebuild them")
+        later = entries.alias()
+        stale = select(records.c.seq).join(later, later.c.previous == records.c.seq).limit(1)
+        if (seq := self._connection.execute(stale).scalar()) is not None:
+            raise Damaged(f"a record points to entry {seq}, which is not the latest of its name; rebuild the records")
+        wanted = select(records.c.key, entries).join(entries, entries.c.seq == records.c.seq, isouter=True)
+        leading = 0
+        with self._stream.execute(wanted) as rows:
+            for row in rows:
+                name = row.key.decode("utf-8", "replace")
+                if row.seq is None or (entry := entry_of(row[1:])).key != row.key:
+                    raise Damaged(f"the record {name} points to an entry of another name; rebuild the records")
+                leading += self._check_targets(name, entry)
+        found = self._count(select(func.count()).select_from(targets))
+        if found != leading:
+            raise Damaged(f"there are {found - leading} targets that no record has; rebuild the targets")
+
+    def _check_targets(self, name: str, entry: Entry) -> int:
+        """How many keys lead to a record; refused if one is missing."""
+        wanted = targets_of(entry.contents())
+        if wanted:
+            there = select(targets.c.target).where(targets.c.seq == entry.seq, targets.c.target.in_(wanted))
+            if set(self._connection.execute(there).scalars()) != wanted:
+                raise Damaged(f"the targets of {name} (entry {entry.seq}) are not all there; rebuild the targets")
+        return len(wanted)
+
+    def _count(self, statement: Any) -> int:
+        return int(self._connection.execute(statement).scalar_one())
+
+
+def _slot_names(values: int) -> Iterator[str]:
+    yield from ("its actor", "its note")
+    yield from (f"value {number} of {values}" for number in range(1, values + 1))

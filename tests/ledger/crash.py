@@ -1,0 +1,206 @@
+"""Kill those who work on a ledger at random moments, and see what is left: `make crash`, or a few rounds in the tests.
+
+Each round starts writers, one that only follows, and one that builds views anew, all on one ledger and one answers
+view, and kills them with SIGKILL at random moments. Then every write that was acknowledged must be there, none may be
+half there, the whole ledger must verify, and the answers must be what the records say.
+
+A round is told by its seed. It decides who works and when each is killed; what they do then, the machine decides.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perseid.ledger import signing
+from perseid.ledger.answers import Answers
+from perseid.ledger.entry import Draft
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.requests import Appended, Lender, Mint, Minted
+from perseid.ledger.sql_views import rebuild
+from perseid.ledger.verify import verify
+from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
+
+PAIR = 3  # entries that are minted together: all of them are there, or none
+LONGEST = 1.0  # seconds that anybody lives
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the ledger is."""
+
+    where: str
+    folder: Path
+
+    def open(self) -> Ledger:
+        return Ledger(log_of_today(open_store(self.where)), Answers(self.folder / "answers"), SIGNER)
+
+
+def write(place: Place, who: str, chance: random.Random, tell: Callable[[str], None]) -> None:
+    """Append for ever: single changes, names that are minted together, secrets that are replaced."""
+    with place.open() as ledger:
+        for number in range(1_000_000):
+            kind = chance.random()
+            if kind < 0.3:
+                outcome = ledger.append(_pair(f"{who}-{number}"))[0]
+                assert isinstance(outcome, Minted)
+                tell(f"pair {who}-{number} {outcome.seq}")
+            else:
+                name = f"shared-{chance.randrange(20)}" if kind < 0.6 else f"{who}-{number}"
+                told = f"{who}-{number}"
+                request = change(name, url(f"https://example.org/{told}"), secret(told.encode()))
+                done = ledger.append(request)[0]
+                assert isinstance(done, Appended)
+                tell(f"one {told} {done.seq}")
+            item = ledger.find(b"10.1/shared-1")
+            assert item is None or item.values
+
+
+def _pair(told: str) -> Mint:
+    def make(lender: Lender) -> Sequence[Draft]:
+        first = lender.lease(b"crash", PAIR, 0)
+        handles = [f"10.1/pair-{first + number}" for number in range(PAIR)]
+        assert not any(lender.exists(handle.upper().encode()) for handle in handles)
+        return [change("", url(f"https://example.org/{told}"), handle=handle).draft for handle in handles]
+
+    return Mint(make)
+
+
+def follow(place: Place, _who: str, _chance: random.Random, tell: Callable[[str], None]) -> None:
+    """Only look, and keep the view up to date."""
+    with place.open() as ledger:
+        while True:
+            ledger.find(b"10.1/shared-1")
+            tell("looked")
+            time.sleep(0.01)
+
+
+def build(place: Place, _who: str, chance: random.Random, tell: Callable[[str], None]) -> None:
+    """Build views anew for ever."""
+    with place.open() as ledger:
+        while True:
+            view = chance.choice(["answers", "records", "targets"])
+            if view == "answers":
+                ledger.answers.rebuild(ledger.log.reading)
+            else:
+                rebuild(ledger.log, view)
+            tell(f"built {view}")
+
+
+WORKERS = {"write": write, "follow": follow, "build": build}
+
+
+@dataclass
+class Worker:
+    """A process that works until it is killed."""
+
+    role: str
+    pid: int
+    pipe: int
+    dies_after: float
+
+
+def start(place: Place, role: str, who: str, chance: random.Random) -> Worker:
+    seed, dies_after = chance.random(), chance.uniform(0.02, LONGEST)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return Worker(role, pid, reading, dies_after)
+    try:
+        os.close(reading)
+        signing.INTERVAL = 1_000  # type: ignore[misc] # sign all the time, to be killed while doing it
+        WORKERS[role](place, who, random.Random(seed), lambda text: _tell(writing, text))
+    except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _tell(pipe: int, text: str) -> None:
+    os.write(pipe, f"{text}\n".encode())
+
+
+def work(place: Place, chance: random.Random, number: int) -> list[str]:
+    """Have workers work and die; what they had acknowledged."""
+    roles = ["write", "write", chance.choice(["write", "follow"]), chance.choice(["follow", "build", "build"])]
+    workers = [start(place, role, f"r{number}w{which}", chance) for which, role in enumerate(roles)]
+    begun = time.monotonic()
+    for worker in sorted(workers, key=lambda one: one.dies_after):
+        time.sleep(max(0.0, begun + worker.dies_after - time.monotonic()))
+        os.kill(worker.pid, signal.SIGKILL)
+    told: list[str] = []
+    for worker in workers:
+        _, status = os.waitpid(worker.pid, 0)
+        with os.fdopen(worker.pipe, encoding="utf-8") as pipe:
+            said = pipe.read()
+        assert os.WIFSIGNALED(status), f"a worker ({worker.role}) failed before it was killed"
+        told += [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    return told
+
+
+def check(place: Place, acknowledged: Sequence[str]) -> int:
+    """Refuse anything that is missing or half there; how many entries there are."""
+    with place.open() as ledger:
+        size = verify(ledger.log).entries
+        with ledger.reading() as reading:
+            for line in acknowledged:
+                what, *rest = line.split()
+                if what not in {"one", "pair"}:
+                    continue
+                told, seq = rest[0], int(rest[1])
+                for entry in reading.log(seq - 1, seq + (PAIR if what == "pair" else 1) - 1):
+                    assert f"https://example.org/{told}" in str(entry.record()[0].data), f"{line} is entry {entry}"
+            pairs = [entry.seq for entry in reading.log(0) if entry.handle.startswith("10.1/pair-")]
+            assert len(pairs) % PAIR == 0, "names that were minted together are half there"
+            assert reading.latest(key("shared-1")) <= size
+        assert ledger.answers.catch_up(ledger.log.reading)
+        difference = ledger.answers.differences(ledger.log.reading)
+        assert difference is None, f"the answers are not what the records say: {difference}"
+    return size
+
+
+def run(place: Place, seed: int, rounds: int, say: Callable[[str], None] = print) -> int:
+    """So many rounds; how many writes were acknowledged."""
+    log = log_of_today(open_store(place.where))
+    log.store.upgrade()
+    log.create(SIGNER)
+    log.store.close()
+    total = 0
+    for number in range(rounds):
+        chance = random.Random(f"{seed}-{number}")
+        acknowledged = work(place, chance, number)
+        size = check(place, acknowledged)
+        total += len([line for line in acknowledged if line.startswith(("one", "pair"))])
+        say(f"seed {seed}, round {number}: {len(acknowledged)} acknowledged, {size} entries, all in order")
+    return total
+
+
+@contextlib.contextmanager
+def sqlite_place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="perseid-crash-") as folder:
+        yield Place(str(Path(folder) / "ledger.db"), Path(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="kill those who work on a ledger, and see what is left")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds-per-ledger", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    options = parser.parse_args()
+    print(f"seed {options.seed}: repeat with --seed {options.seed}")
+    total = 0
+    for part, first in enumerate(range(0, options.rounds, options.rounds_per_ledger)):
+        with sqlite_place() as place:
+            total += run(place, options.seed + part, min(options.rounds_per_ledger, options.rounds - first))
+    print(f"{options.rounds} rounds, {total} acknowledged writes, none lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A log in memory, for tests that make thousands of them."""
+
+import random
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.pool import StaticPool
+
+from perseid.ledger import store as stores
+from perseid.ledger.log import Log
+from perseid.ledger.schema import metadata
+from perseid.ledger.store import Store
+from tests.ledger.ledgers import SIGNER, Machine
+
+
+def memory_log(machine: Machine | None = None) -> Log:
+    """A log in SQLite's memory: everything but the disk is real."""
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    event.listen(engine, "connect", stores._prepare)
+    event.listen(engine, "begin", stores._begin)
+    metadata.create_all(engine)
+    log = Log(Store(engine), (machine or Machine()).clock(), random.Random(1).randbytes)
+    log.create(SIGNER)
+    return log

@@ -1,0 +1,331 @@
+"""The layout of the answers view: every item comes back, has one form, and holds nothing that is not public."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from perseid.ledger.answer_format import (
+    LONGEST_PLAIN_KEY,
+    NOTHING,
+    HandleItem,
+    PrefixItem,
+    PrefixPart,
+    choose,
+    decode_handle,
+    merge,
+    record_key,
+    store_key,
+)
+from perseid.ledger.entry import State
+from perseid.ledger.errors import Damaged
+from perseid.ledger.keys import record_key as ledger_key
+from perseid.names import CaseRule
+from perseid.records import Value
+from tests.ledger.answer_ledgers import change, typed, url
+from tests.record_strategies import values as record_values
+
+SPECIFICATION = Path(__file__).parents[2] / "docs" / "reference" / "answers-format.md"
+
+names = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),
+    st.text(st.sampled_from("aAbB/éÉ"), min_size=1, max_size=12),
+    st.integers(380, 2048).map(lambda length: ("10.1/" + "aB" * 1024)[:length]),
+)
+stored = [state for state in State if state]
+items = st.builds(
+    HandleItem,
+    names.map(str.encode),
+    st.sampled_from(stored) | st.just(State(7)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.binary(max_size=300), max_size=5).map(tuple),
+)
+prefix_items = st.builds(
+    PrefixItem,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(CaseRule) | st.none(),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    st.lists(st.binary(max_size=200), max_size=3).map(tuple),
+)
+
+
+# Keys
+
+
+@given(names)
+def test_a_key_is_the_folded_name_or_its_beginning_and_its_hash(name: str) -> None:
+    octets = name.encode()
+    key = store_key(octets)
+    assert len(key) == (len(octets) if len(octets) <= LONGEST_PLAIN_KEY else LONGEST_PLAIN_KEY + 16)
+    assert key == store_key(octets.upper()) == store_key(octets.lower())
+    assert octets.upper().startswith(key[:LONGEST_PLAIN_KEY])
+
+
+@pytest.mark.parametrize("length", [1, 2, 399, 400, 401, 511, 512, 2047, 2048])
+def test_names_of_every_length_have_keys_that_lmdb_takes(length: int) -> None:
+    name = (b"10.1/" + b"x" * 2048)[:length]
+    assert 1 <= len(store_key(name)) <= 511
+    assert store_key(name[:-1] + b"y") != store_key(name)
+
+
+@given(names, st.booleans())
+def test_record_keys_are_those_of_the_ledger(name: str, exact: bool) -> None:
+    assert record_key(name.encode(), exact=exact) == ledger_key(name, exact=exact)
+
+
+# Handle items
+
+
+@given(items)
+def test_an_item_comes_back_from_its_octets(item: HandleItem) -> None:
+    key = store_key(item.spelling)
+    assert decode_handle(key, item.to_bytes(key)) == (item,)
+
+
+@given(st.lists(items, min_size=1, max_size=4), names)
+def test_items_of_several_spellings_stand_under_one_key(several: list[HandleItem], name: str) -> None:
+    key = store_key(name.encode())
+    spellings = (name, name.upper(), name.lower(), name.swapcase())
+    fitting = [spelling.encode() for spelling in spellings if store_key(spelling.encode()) == key]
+    mine = {}
+    octets: bytes | None = None
+    for number, item in enumerate(several):
+        placed = replace(item, spelling=fitting[number % len(fitting)])
+        octets = merge(key, octets, placed.key, placed)
+        mine[placed.key] = placed
+    assert octets is not None
+    assert decode_handle(key, octets) == tuple(mine[each] for each in sorted(mine))
+    for record in mine:
+        assert octets is not None
+        octets = merge(key, octets, record, None)
+    assert octets is None
+    assert merge(key, None, key, None) is None
+
+
+@given(items, st.binary(max_size=80))
+@example(HandleItem(b"A", State.NORMAL), b"")
+@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x00")  # a number longer than it needs to be
+@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x80\x80\x80\x80\x01")
+@example(HandleItem(b"A", State.NORMAL), b"\x00\x00")  # absent
+@example(HandleItem(b"A", State.NORMAL), b"\x81\x01A\x00")  # spelled like the key
+@example(HandleItem(b"A", State.NORMAL), b"\x81\x01B\x00")  # another name
+@example(HandleItem(b"A", State.NORMAL), b"\x01\x00\x01\x00")  # the same record twice
+@example(HandleItem(b"A", State.NORMAL), b"\x01\x01\x05abc")
+def test_arbitrary_octets_are_items_in_their_one_form_or_refused(item: HandleItem, octets: bytes) -> None:
+    key = store_key(item.spelling)
+    for wrong in (octets, item.to_bytes(key) + octets, item.to_bytes(key)[:-1]):
+        try:
+            found = decode_handle(key, wrong)
+        except Damaged:
+            continue
+        assert b"".join(one.to_bytes(key) for one in found) == wrong
+
+
+@given(st.lists(record_values(), max_size=6), st.sampled_from(stored))
+def test_an_item_holds_what_is_public_and_says_what_is_not_there(values: list[Value], state: State) -> None:
+    item = HandleItem.of(change("10.1/x", *values, state=state))
+    assert item is not None
+    served = state in (State.NORMAL, State.TOMBSTONE)
+    public = [value for value in values if value.is_public] if served else []
+    assert item.values == tuple(value.to_bytes() for value in public)
+    assert item.private == (not served or len(public) < len(values))
+    folded = [value.type.encode().upper().decode() for value in public]
+    assert item.alias == any(type_ == "HS_ALIAS" or type_.startswith("HS_ALIAS.") for type_ in folded)
+    assert item.location == any(type_ == "10320/LOC" or type_.startswith("10320/LOC.") for type_ in folded)
+
+
+def test_flags_are_about_public_values_only() -> None:
+    hidden = HandleItem.of(change("10.1/x", typed("HS_ALIAS", public=False), typed("10320/loc", 3, public=False)))
+    shown = HandleItem.of(change("10.1/x", typed("hs_alias.x"), typed("10320/LOC", 3)))
+    assert hidden == HandleItem(b"10.1/x", State.NORMAL, private=True)
+    assert shown is not None
+    assert (shown.alias, shown.location, shown.private) == (True, True, False)
+
+
+def test_what_is_deleted_or_local_has_no_item() -> None:
+    assert HandleItem.of(change("10.1/x", state=State.ABSENT)) is None
+    assert HandleItem.of(change("0.site/POLICY/10.1", url("x"))) is None
+
+
+def test_a_state_of_a_newer_program_shows_no_values() -> None:
+    item = HandleItem.of(change("10.1/x", url("x"), state=State(200)))
+    assert item == HandleItem(b"10.1/x", State(7), private=True)
+
+
+def test_a_value_that_is_none_is_not_shown() -> None:
+    item = HandleItem.of(replace(change("10.1/x"), contents=[b"short"]))
+    assert item == HandleItem(b"10.1/x", State.NORMAL, private=True)
+
+
+def test_a_small_record_stays_small() -> None:
+    """Three values: the wire encoding and not many octets more."""
+    values = [url("https://example.org/102.100.272/0N5Q3VX7"), typed("HS_ADMIN", 100, bytes(25)), typed("EMAIL", 3)]
+    item = HandleItem.of(change("102.100.272/0N5Q3VX7", *values))
+    assert item is not None
+    assert len(item.to_bytes(store_key(item.spelling))) == sum(len(value.to_bytes()) for value in values) + 5
+
+
+def test_a_name_means_its_own_spelling_first_and_then_the_one_without_case() -> None:
+    exact = [HandleItem(name, State.NORMAL, exact=True) for name in (b"10.A/x", b"10.a/X")]
+    loose = HandleItem(b"10.a/xx", State.NORMAL)
+    assert choose(exact, b"10.a/x") is exact[0]
+    assert choose(exact, b"10.A/X") is exact[1]
+    assert choose([*exact, loose], b"10.A/x") is exact[0]
+    assert choose([*exact, loose], b"10.A/xX") is loose
+    assert choose(exact, b"10.A/xx") is None
+    assert choose([], b"10.A/x") is None
+
+
+# Prefix items
+
+
+@given(prefix_items)
+def test_a_prefix_comes_back_from_its_octets(item: PrefixItem) -> None:
+    assert PrefixItem.from_bytes(item.to_bytes()) == item
+    assert item.sensitive == (item.case is CaseRule.SENSITIVE)
+
+
+@given(prefix_items, st.binary(max_size=60))
+@example(NOTHING, b"\x40\x00\x00")
+@example(NOTHING, b"\x00\x01\xff\x00")
+@example(NOTHING, b"")
+def test_arbitrary_octets_are_a_prefix_in_its_one_form_or_refused(item: PrefixItem, octets: bytes) -> None:
+    for wrong in (octets, item.to_bytes() + octets, item.to_bytes()[:-1]):
+        try:
+            found = PrefixItem.from_bytes(wrong)
+        except Damaged:
+            continue
+        assert found.to_bytes() == wrong
+
+
+def said(*changes: tuple[str, tuple[Value, ...], State]) -> dict[bytes, PrefixItem]:
+    """What is known of each prefix after some changes."""
+    store: dict[bytes, bytes] = {}
+    for handle, values, state in changes:
+        part = PrefixPart.of(change(handle, *values, state=state))
+        if part is not None:
+            octets = part.merge(store.pop(part.prefix, None))
+            if octets is not None:
+                store[part.prefix] = octets
+    return {prefix: PrefixItem.from_bytes(octets) for prefix, octets in store.items()}
+
+
+@pytest.mark.parametrize(
+    ("handle", "prefix", "item"),
+    [
+        ("0.SITE/HOMED/0.NA/10.a", b"10.A", PrefixItem(homed=True)),
+        ("0.SITE/HOMED/0.NA/0.NA", b"0.NA", PrefixItem(homed=True)),
+        ("0.SITE/HOMED/10.1", b"10.1", PrefixItem(homed_bare=True)),
+        ("0.SITE/HOMED/0.NA", b"0.NA", PrefixItem(homed_bare=True)),
+        ("0.site/homed/0.na/0.na/10", b"10", PrefixItem(marker=True)),
+    ],
+)
+def test_a_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix: bytes, item: PrefixItem) -> None:
+    assert said((handle, (), State.NORMAL)) == {prefix: item}
+    assert said((handle, (), State.NORMAL), (handle, (), State.ABSENT)) == {}
+    assert said((handle, (), State.RESERVED)) == {}
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "0.SITE/LEDGER",
+        "0.SITE/HOMED/",
+        "0.SITE/POLICY/10.1/x",
+        "0.NA/10.1/x",
+        "0.SITE/HOMED/0.NA/",
+        "10.1/x",
+        "0.NAB/x",
+    ],
+)
+def test_other_records_say_nothing_of_a_prefix(handle: str) -> None:
+    assert said((handle, (typed("HS_SITE.PREFIX"),), State.NORMAL)) == {}
+
+
+def test_a_record_whose_letters_count_says_nothing_of_a_prefix() -> None:
+    assert PrefixPart.of(change("0.NA/10.a", typed("HS_SITE.PREFIX"), exact=True)) is None
+    assert PrefixPart.of(change("0.NA/10.A", typed("HS_SITE.PREFIX"), exact=True)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "case", "scheme"),
+    [
+        ('case = "sensitive"\nscheme = "pilin"', CaseRule.SENSITIVE, "pilin"),
+        ('case = "insensitive"', CaseRule.INSENSITIVE, ""),
+        ('case = "path"\nscheme = "cordra"\n[more]\ncase = 1', CaseRule.PATH, "cordra"),
+        ('case = "Sensitive"\nscheme = 3', None, ""),
+        ("case = [1]", None, ""),
+        ("case = ", None, ""),
+        ("a = " + "[" * 100_000, None, ""),
+        ("", None, ""),
+    ],
+)
+def test_a_policy_is_read_as_far_as_it_can_be(text: str, case: CaseRule | None, scheme: str) -> None:
+    value = typed("PERSEID_policy", 1, text.encode(), public=False)
+    homed = ("0.SITE/HOMED/0.NA/10.A", (), State.NORMAL)
+    policy = ("0.SITE/POLICY/10.a", (url("x", 0), value), State.NORMAL)
+    expected = {b"10.A": PrefixItem(homed=True, case=case, scheme=scheme)}
+    assert said(homed, policy) == expected
+    assert said(policy, homed) == expected
+    assert said(policy, homed, (policy[0], policy[1], State.TOMBSTONE)) == {b"10.A": PrefixItem(homed=True)}
+
+
+def test_a_policy_that_is_not_text_or_not_there_says_nothing() -> None:
+    assert said(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL)) == {}
+    assert said(("0.SITE/POLICY/10.1", (url("x"),), State.NORMAL)) == {}
+
+
+TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></template></namespace>'
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "public", "may"),
+    [
+        ("HS_NAMESPACE", TEMPLATE, True, True),
+        ("hs_namespace.x", TEMPLATE, False, True),
+        ("HS_NAMESPACE", b"<namespace><status>active</status></namespace>", True, False),
+        ("HS_NAMESPACE", b"<namespace>", True, True),
+        ("HS_NAMESPACE", b"\xff", True, True),
+        ("URL", TEMPLATE, True, False),
+    ],
+)
+def test_templates_may_apply_when_one_is_there_or_nobody_can_tell(
+    type_: str, data: bytes, public: bool, may: bool
+) -> None:
+    value = typed(type_, 1, data, public=public)
+    for state in (State.NORMAL, State.UNPUBLISHED):
+        found = said(("0.NA/10.1", (value,), state)).get(b"10.1", NOTHING)
+        assert (found.templates, found.referrals) == (may, ())
+    assert said(("0.NA/10.1", (value,), State.NORMAL), ("0.NA/10.1", (), State.ABSENT)) == {}
+
+
+def test_referrals_are_the_public_values_that_delegate() -> None:
+    kinds = ("HS_SITE.PREFIX", "HS_NA_DELEGATE", "HS_SERV.PREFIX")
+    public = [typed(kind, index) for index, kind in enumerate(kinds, 1)]
+    others = [typed("HS_SITE", 4), typed("hs_site.prefix", 5), typed("HS_SITE.PREFIX", 6, public=False)]
+    expected = PrefixItem(referrals=tuple(value.to_bytes() for value in public))
+    for state in (State.NORMAL, State.TOMBSTONE):
+        assert said(("0.NA/10.1", (*public, *others), state)) == {b"10.1": expected}
+    assert said(("0.NA/10.1", tuple(public), State.UNPUBLISHED)) == {}
+
+
+def test_the_examples_of_the_specification_are_what_is_written() -> None:
+    example_blocks = re.findall(r"```text\n(.*?)```", SPECIFICATION.read_text(), re.DOTALL)
+    octets = [
+        bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} ?)+", line)[0] for line in block.splitlines()))  # type: ignore[index]
+        for block in example_blocks
+    ]
+    item = HandleItem.of(change("10.1/x", url("https://example.org/"), typed("HS_SECKEY", 300, public=False)))
+    assert item is not None
+    assert octets[0] == item.to_bytes(b"10.1/X")
+    assert octets[1] == PrefixItem(homed=True, case=CaseRule.SENSITIVE, scheme="pilin").to_bytes()
+    assert len(octets) == 2

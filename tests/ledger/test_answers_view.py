@@ -1,0 +1,835 @@
+"""The answers view: it follows the ledger, is right or unavailable, and is built anew when it has to be."""
+
+import errno
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.ledger import answer_generation
+from perseid.ledger import answers as answers_module
+from perseid.ledger.answer_format import PrefixItem
+from perseid.ledger.answer_generation import Generation
+from perseid.ledger.answer_state import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, StateFile
+from perseid.ledger.answers import Answers, AnswersReader, Applied, Unavailable
+from perseid.ledger.entry import State
+from perseid.ledger.errors import Damaged
+from perseid.names import CaseRule
+from perseid.records import Value
+from tests.ledger.answer_ledgers import (
+    BOOT,
+    SMALL,
+    MemoryLedger,
+    files_of,
+    octets_on_disk,
+    typed,
+    url,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "answers"
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    return MemoryLedger()
+
+
+@pytest.fixture
+def answers(folder: Path, ledger: MemoryLedger) -> Iterator[Answers]:
+    with Answers(folder) as opened:
+        assert opened.catch_up(ledger.look)
+        yield opened
+
+
+def data(answers: AnswersReader, name: str) -> list[bytes] | None:
+    """The data of what the public finds under a name."""
+    found = answers.find(name.encode())
+    return None if found is None else [Value.from_bytes(value, 0).data for value in found.values]
+
+
+def generations(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def word(folder: Path, which: int) -> int:
+    return int.from_bytes((folder / "state").read_bytes()[which * 8 : which * 8 + 8], "little")
+
+
+# Following and reading
+
+
+def test_what_was_applied_is_read_at_once(answers: Answers, ledger: MemoryLedger) -> None:
+    for number in range(50):
+        entry = ledger.append(f"10.1/{number % 7}", url(str(number)))
+        assert answers.apply([entry]) is Applied.DONE
+        assert data(answers, f"10.1/{number % 7}") == [str(number).encode()]
+    assert (answers.applied, answers.ready) == (50, True)
+    assert data(answers, "10.1/none") is None
+    assert answers.get(b"") is None
+    assert answers.apply([]) is Applied.DONE
+    assert answers.differences(ledger.look) is None
+
+
+def test_a_deleted_name_is_gone_and_may_come_back(answers: Answers, ledger: MemoryLedger) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    assert answers.apply([ledger.append("10.1/x", state=State.ABSENT)])
+    assert answers.get(b"10.1/x") is None
+    assert answers.apply([ledger.append("10.1/x", state=State.ABSENT), ledger.append("10.1/X", url("2"))])
+    assert data(answers, "10.1/x") == [b"2"]
+
+
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
+def test_a_name_that_is_not_public_is_known_without_its_values(
+    answers: Answers, ledger: MemoryLedger, folder: Path, state: State
+) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("not-for-the-public"), state=state)])
+    found = answers.find(b"10.1/X")
+    assert found is not None
+    assert (found.state, found.private, found.values) == (state, True, ())
+    assert b"not-for-the-public" not in octets_on_disk(folder)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 399, 400, 401, 415, 416, 417, 511, 512, 2047, 2048])
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_names_of_every_length_are_found(answers: Answers, ledger: MemoryLedger, length: int, letter: str) -> None:
+    name = ("1/" + letter * 2048).encode()[:length].decode(errors="ignore") or "1"
+    other = name[:-1] + "ö"
+    assert answers.apply([ledger.append(name, url("right")), ledger.append(other, url("other"))])
+    assert data(answers, name) == data(answers, name.replace("x", "X")) == [b"right"]
+    assert data(answers, other) == [b"other"]
+    assert answers.differences(ledger.look) is None
+
+
+@pytest.mark.parametrize("suffix", ["name", "n" * 500])
+def test_letters_count_where_the_record_says_so(answers: Answers, ledger: MemoryLedger, suffix: str) -> None:
+    small, capital = f"10.a/{suffix}", f"10.A/{suffix.upper()}"
+    assert answers.apply([ledger.append(small, url("small"), exact=True)])
+    assert data(answers, small.replace("10.a", "10.A")) == [b"small"]
+    assert data(answers, capital) is None
+    assert answers.apply([ledger.append(capital, url("capital"), exact=True)])
+    assert (data(answers, small), data(answers, capital)) == ([b"small"], [b"capital"])
+    assert data(answers, f"10.a/{suffix.title()}") is None
+    assert answers.apply([ledger.append(small, url("smaller"), exact=True)])
+    assert (data(answers, small), data(answers, capital)) == ([b"smaller"], [b"capital"])
+    assert answers.apply([ledger.append(small, state=State.ABSENT, exact=True)])
+    assert (data(answers, small), data(answers, capital)) == (None, [b"capital"])
+    assert answers.rebuild(ledger.look)
+    assert (data(answers, small), data(answers, capital)) == (None, [b"capital"])
+
+
+def test_letters_do_not_count_elsewhere(answers: Answers, ledger: MemoryLedger) -> None:
+    assert answers.apply([ledger.append("10.a/Name", url("1")), ledger.append("10.A/NAME", url("2"))])
+    assert data(answers, "10.a/name") == [b"2"]
+    found = answers.find(b"10.A/nAmE")
+    assert found is not None
+    assert found.spelling == b"10.A/NAME"
+
+
+def test_a_prefix_is_put_together_from_records_that_change_by_themselves(
+    answers: Answers, ledger: MemoryLedger
+) -> None:
+    policy = typed("PERSEID_POLICY", 1, b'case = "sensitive"\nscheme = "pilin"', public=False)
+    assert answers.prefix(b"10.a") is None
+    assert answers.apply([ledger.append("0.SITE/HOMED/0.NA/10.A", url("x"))])
+    assert answers.apply([ledger.append("0.SITE/POLICY/10.A", policy)])
+    assert answers.apply([ledger.append("0.NA/10.a", typed("HS_SITE.PREFIX"), typed("URL", 3))])
+    found = answers.prefix(b"10.a")
+    assert found is not None
+    assert (found.homed, found.case, found.scheme, len(found.referrals)) == (True, CaseRule.SENSITIVE, "pilin", 1)
+    assert answers.get_prefix(b"10.A") == found.to_bytes()
+    assert data(answers, "0.na/10.A") == [b"data", b"data"]
+    assert answers.get(b"0.SITE/HOMED/0.NA/10.A") is None
+    assert answers.get(b"0.SITE/POLICY/10.A") is None
+    assert answers.differences(ledger.look) is None
+    for name in ("0.SITE/HOMED/0.NA/10.A", "0.SITE/POLICY/10.A", "0.NA/10.A"):
+        assert answers.apply([ledger.append(name, state=State.ABSENT)])
+    assert answers.prefix(b"10.A") is None
+    assert answers.differences(ledger.look) is None
+
+
+HANDLES = (
+    *("10.1/a", "10.1/A", "10.1/é", "10.1/" + "b" * 500, "10.1/" + "b" * 499 + "B", "0.NA/10.1", "0.NA/10.a"),
+    *("0.SITE/HOMED/0.NA/10.A", "0.SITE/HOMED/10.1", "0.SITE/POLICY/10.1", "0.SITE/LEDGER", "11/z"),
+)
+VALUES = (
+    *(url("x"), url("y"), typed("HS_SITE.PREFIX"), typed("HS_NAMESPACE", 4), typed("HS_SECKEY", 5, public=False)),
+    typed("PERSEID_POLICY", 6, b'scheme = "uuid"'),
+)
+handles = st.sampled_from(HANDLES)
+values = st.sampled_from(VALUES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(handles, st.lists(values, max_size=3), st.sampled_from(State), st.booleans()), min_size=1, max_size=25
+    )
+)
+def test_following_and_building_come_to_the_same(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[Value], State, bool]]
+) -> None:
+    ledger = MemoryLedger()
+    with Answers(tmp_path_factory.mktemp("answers"), map_size=SMALL) as answers:
+        assert answers.catch_up(ledger.look)
+        for handle, contents, state, exact in steps:
+            assert answers.apply([ledger.append(handle, *contents, state=state, exact=exact)])
+        assert answers.differences(ledger.look) is None
+        assert answers.rebuild(ledger.look)
+        assert answers.differences(ledger.look) is None
+
+
+# Entries in order
+
+
+def test_entries_already_applied_are_skipped(answers: Answers, ledger: MemoryLedger) -> None:
+    entries = [ledger.append("10.1/x", url(str(number))) for number in range(5)]
+    assert answers.apply(entries[:3])
+    assert answers.apply(entries[:2])
+    assert data(answers, "10.1/x") == [b"2"]
+    assert answers.apply(entries)
+    assert (data(answers, "10.1/x"), answers.applied) == ([b"4"], 5)
+
+
+def test_a_gap_is_told_and_filled(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+    entries = [ledger.append("10.1/x", url(str(number))) for number in range(5)]
+    assert answers.apply(entries[3:]) is Applied.BEHIND
+    assert answers.apply([entries[0], entries[2]]) is Applied.BEHIND
+    assert (answers.applied, word(folder, WORD_NEEDED), answers.ready) == (0, 0, True)
+    assert answers.follow(ledger.look)
+    assert (answers.applied, data(answers, "10.1/x")) == (5, [b"4"])
+
+
+def test_catching_up_goes_in_steps(answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "CHUNK", 10)
+    for number in range(35):
+        ledger.append(f"10.1/{number}", url(str(number)))
+    assert answers.catch_up(ledger.look)
+    assert answers.applied == 35
+    assert answers.differences(ledger.look) is None
+
+
+def test_nothing_is_applied_before_the_ledger_was_compared(folder: Path, ledger: MemoryLedger) -> None:
+    with Answers(folder) as answers:
+        entry = ledger.append("10.1/x", url("1"))
+        assert answers.apply([entry]) is Applied.BEHIND
+        assert not answers.follow(ledger.look), "the view must be built first"
+        assert not answers.ready
+        assert answers.catch_up(ledger.look)
+        assert answers.apply([entry])
+        assert data(answers, "10.1/x") == [b"1"]
+
+
+def test_an_entry_of_another_history_is_not_taken_for_one_applied(answers: Answers, ledger: MemoryLedger) -> None:
+    for number in range(3):
+        assert answers.apply([ledger.append("10.1/x", url(str(number)))])
+    other = ledger.restored(2)
+    entry = other.append("10.1/x", url("other"))
+    assert answers.apply([entry]) is Applied.BEHIND
+    assert answers.apply([other.append("10.1/x", url("more"))]) is Applied.BEHIND
+    assert answers.catch_up(other.look)
+    assert data(answers, "10.1/x") == [b"more"]
+
+
+def test_an_older_ledger_is_recognised_although_it_was_written_to_until_the_numbers_match(
+    folder: Path, ledger: MemoryLedger
+) -> None:
+    for number in range(10):
+        ledger.append(f"10.1/{number}", url("old"))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+    restored = ledger.restored(4)
+    with Answers(folder) as answers:
+        for number in range(6):
+            restored.append(f"10.1/{number}", url("new"))
+        assert answers.applied == len(restored.entries) == 10
+        assert answers.catch_up(restored.look)
+        assert data(answers, "10.1/0") == [b"new"]
+        assert data(answers, "10.1/9") is None
+        assert answers.differences(restored.look) is None
+    assert generations(folder) == [2]
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_an_older_ledger_is_recognised_before_it_is_written_to(folder: Path, ledger: MemoryLedger, size: int) -> None:
+    for number in range(10):
+        ledger.append(f"10.1/{number}", url("old"))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+        assert not answers.follow(ledger.restored(size).look)
+        assert not answers.ready, "nobody reads what is not in the ledger"
+        assert answers.catch_up(ledger.restored(size).look)
+        assert answers.applied == size
+        assert data(answers, "10.1/9") is None
+
+
+def test_another_ledger_is_recognised_by_its_id(answers: Answers) -> None:
+    other = MemoryLedger(bytes(16))
+    assert answers.differences(other.look) == "meta applied"
+    assert answers.catch_up(other.look)
+    assert answers.differences(other.look) is None
+
+
+# Want of room
+
+
+def test_a_full_map_does_not_fail_the_ledger_and_what_is_behind_is_not_read(
+    folder: Path, ledger: MemoryLedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Answers(folder, map_size=1 << 18) as answers:
+        assert answers.catch_up(ledger.look)
+        assert answers.apply([ledger.append("10.1/x", url("1"))])
+        large = ledger.append("10.1/large", url("secret" * 100_000))
+        assert answers.apply([large]) is Applied.FAILED
+        assert word(folder, WORD_NEEDED) == 2
+        assert "cannot follow entry 2" in caplog.text
+        assert "secret" not in caplog.text
+        assert not answers.ready
+        with pytest.raises(Unavailable, match="behind"):
+            answers.get(b"10.1/x")
+        assert answers.apply([ledger.append("10.1/y", url("3"))]) is Applied.BEHIND
+        assert not answers.follow(ledger.look)
+        assert word(folder, WORD_NEEDED) == 3
+        assert not answers.rebuild(ledger.look)
+        assert not answers.ready
+        with pytest.raises(Unavailable, match="compared"):
+            answers.differences(ledger.look)
+        assert generations(folder) == [1]
+    with Answers(folder) as answers:
+        assert not answers.ready
+        assert answers.catch_up(ledger.look)
+        assert (word(folder, WORD_NEEDED), generations(folder)) == (0, [1])
+        assert data(answers, "10.1/y") == [b"3"]
+        assert answers.differences(ledger.look) is None
+
+
+def test_a_view_that_passes_what_was_needed_is_right_by_itself(answers: Answers, ledger: MemoryLedger) -> None:
+    state = StateFile(answers._folder / "state", writable=True)
+    state.need(2)
+    state.close()
+    first, second = ledger.append("10.1/x", url("1")), ledger.append("10.1/x", url("2"))
+    assert answers.apply([first])
+    assert not answers.ready
+    assert answers.apply([second])
+    assert data(answers, "10.1/x") == [b"2"]
+
+
+def test_what_was_needed_of_a_ledger_before_it_was_restored_is_forgotten(
+    answers: Answers, ledger: MemoryLedger
+) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    state = StateFile(answers._folder / "state", writable=True)
+    state.need(100)
+    state.close()
+    assert not answers.ready
+    assert answers.catch_up(ledger.look)
+    assert answers.ready
+
+
+def test_a_ledger_that_misses_an_entry_is_not_followed(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.append("10.1/x", url("1"))
+    monkeypatch.setattr("tests.ledger.answer_ledgers.MemorySource.changes", lambda *_: [])
+    assert not answers.catch_up(ledger.look)
+    assert not answers.ready
+    ledger.meanwhile = lambda: ledger.append("10.1/y")
+    assert not answers.rebuild(ledger.look)
+    assert "no entry 3" in caplog.text
+
+
+# Opening
+
+
+def test_files_are_their_owners_alone(answers: Answers, folder: Path) -> None:
+    assert answers.ready
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files_of(folder))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "1")] == [0o700, 0o700]
+
+
+def test_a_view_closed_in_an_orderly_way_survives_the_machine(folder: Path, ledger: MemoryLedger) -> None:
+    with Answers(folder, boot=BOOT) as answers:
+        assert answers.catch_up(ledger.look)
+        assert answers.apply([ledger.append("10.1/x", url("1"))])
+    with Answers(folder, boot=bytes(16)) as answers:
+        assert data(answers, "10.1/x") == [b"1"]
+        assert word(folder, WORD_CLEAN) == 1, "reading alone changes nothing"
+        assert answers.catch_up(ledger.look)
+        assert answers.apply([ledger.append("10.1/x", url("2"))])
+        assert word(folder, WORD_CLEAN) == 0
+        assert answers.apply([ledger.append("10.1/x", url("3"))])
+    assert generations(folder) == [1]
+
+
+def test_the_disk_knows_of_a_write_before_lmdb_writes(
+    folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Answers(folder, boot=BOOT) as answers:
+        assert answers.catch_up(ledger.look)
+    happened: list[str] = []
+    dirty, write = StateFile.mark_dirty, Generation.write
+
+    def told(word: str, method: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            happened.append(word)
+            method(*arguments)
+
+        return call
+
+    monkeypatch.setattr(StateFile, "mark_dirty", told("dirty", dirty))
+    monkeypatch.setattr(Generation, "write", told("write", write))
+    with Answers(folder, boot=BOOT) as answers:
+        assert answers.catch_up(ledger.look)
+        for _ in range(2):
+            assert answers.apply([ledger.append("10.1/x", url("2"))])
+    assert happened == ["dirty", "write", "write"]
+
+
+def test_a_view_not_closed_before_the_machine_went_down_is_built_anew(folder: Path, ledger: MemoryLedger) -> None:
+    first = Answers(folder, boot=BOOT)
+    assert first.catch_up(ledger.look)
+    assert first.apply([ledger.append("10.1/x", url("1"))])
+    AnswersReader.close(first)  # the process is gone, the mark was never made
+    with AnswersReader(folder, boot=bytes(16)) as reader, pytest.raises(Unavailable):
+        reader.get(b"10.1/x")
+    with Answers(folder, boot=bytes(16)) as answers:
+        assert not answers.ready
+        assert answers.catch_up(ledger.look)
+        assert data(answers, "10.1/x") == [b"1"]
+        assert generations(folder) == [2]
+
+
+def test_a_process_that_was_killed_lost_nothing(folder: Path, ledger: MemoryLedger) -> None:
+    first = Answers(folder, boot=BOOT)
+    assert first.catch_up(ledger.look)
+    assert first.apply([ledger.append("10.1/x", url("1"))])
+    AnswersReader.close(first)
+    with Answers(folder, boot=BOOT) as answers:
+        assert data(answers, "10.1/x") == [b"1"]
+        assert generations(folder) == [1]
+
+
+def test_a_copied_folder_is_built_anew(folder: Path, ledger: MemoryLedger) -> None:
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    with Answers(copy) as answers:
+        assert not answers.ready
+        assert answers.catch_up(ledger.look)
+        assert generations(copy) == [2]
+
+
+def test_a_reader_waits_for_the_view_to_come_into_being(folder: Path, ledger: MemoryLedger) -> None:
+    AnswersReader(folder).close()
+    with AnswersReader(folder) as reader:
+        with pytest.raises(Unavailable, match="yet"):
+            reader.get(b"10.1/x")
+        with Answers(folder) as answers:
+            with pytest.raises(Unavailable, match="at the moment"):
+                reader.get(b"10.1/x")
+            ledger.append("10.1/x", url("1"))
+            assert answers.catch_up(ledger.look)
+        assert data(reader, "10.1/x") == [b"1"]
+        assert (reader.applied, reader.ready) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: shutil.rmtree(folder / "1"),
+        lambda folder: (folder / "1" / "data.mdb").write_bytes(b"no database" * 2000),
+        lambda folder: emptied(folder, b"meta"),
+        lambda folder: emptied(folder, b"handles"),
+        lambda folder: rewritten(folder, b"\x02" + bytes(63)),
+        lambda folder: rewritten(folder, b"short"),
+    ],
+    ids=["gone", "no LMDB", "no position", "no handles", "another layout", "no position at all"],
+)
+def test_what_is_damaged_is_not_read_and_built_anew(folder: Path, ledger: MemoryLedger, harm: object) -> None:
+    ledger.append("10.1/x", url("1"))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+    assert callable(harm)
+    harm(folder)
+    with AnswersReader(folder) as reader:
+        assert not reader.ready
+        with pytest.raises(Unavailable):
+            assert reader.applied
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+        assert data(answers, "10.1/x") == [b"1"]
+        assert generations(folder) == [2]
+
+
+def emptied(folder: Path, name: bytes) -> None:
+    with lmdb.open(str(folder / "1"), max_dbs=3) as env, env.begin(write=True) as txn:
+        txn.drop(env.open_db(name, txn=txn), delete=True)
+
+
+def rewritten(folder: Path, position: bytes) -> None:
+    with lmdb.open(str(folder / "1"), max_dbs=3) as env, env.begin(write=True) as txn:
+        txn.put(b"applied", position, db=env.open_db(b"meta", txn=txn))
+
+
+def test_an_item_that_is_damaged_is_met_by_building_anew(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    generation = answers._current()
+    with generation.begin(write=True) as txn:
+        txn.put(b"10.1/X", b"\xff", db=generation.handles)
+    with pytest.raises(Damaged):
+        answers.find(b"10.1/x")
+    assert answers.differences(ledger.look) == "handles 10.1/X"
+    assert answers.apply([ledger.append("10.1/x", url("2"))]) is Applied.FAILED
+    assert (word(folder, WORD_GENERATION), answers.ready) == (0, False)
+    assert answers.apply([ledger.append("10.1/x", url("3"))]) is Applied.FAILED
+    assert not answers.follow(ledger.look)
+    assert answers.catch_up(ledger.look)
+    assert data(answers, "10.1/x") == [b"3"]
+
+
+@pytest.mark.parametrize(
+    ("database", "key", "octets", "told"),
+    [
+        ("handles", b"10.1/A", b"\x01\x00", "handles 10.1/A"),
+        ("handles", b"10.1/X", None, "handles 10.1/X"),
+        ("handles", b"10.1/Z\xff", b"\x01\x00", "handles 10.1/Z\\xff"),
+        ("prefixes", b"10.1", None, "prefixes 10.1"),
+        ("prefixes", b"10.2", b"\x01\x00\x00", "prefixes 10.2"),
+    ],
+)
+def test_any_difference_from_the_ledger_is_named(
+    answers: Answers, ledger: MemoryLedger, database: str, key: bytes, octets: bytes | None, told: str
+) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1")), ledger.append("0.SITE/HOMED/10.1", url("1"))])
+    assert answers.differences(ledger.look) is None
+    generation = answers._current()
+    with generation.begin(write=True) as txn:
+        if octets is None:
+            txn.delete(key, db=getattr(generation, database))
+        else:
+            txn.put(key, octets, db=getattr(generation, database))
+    assert answers.differences(ledger.look) == told
+    assert generations(answers._folder) == [1]
+
+
+def test_comparing_goes_on_beside_a_writer(answers: Answers, ledger: MemoryLedger) -> None:
+    ledger.append("10.1/x", url("1"))
+    ledger.meanwhile = lambda: answers.apply([ledger.append("10.1/x", url("2")), ledger.append("10.1/y", url("3"))])
+    assert answers.differences(ledger.look) is None
+
+
+# Failures of LMDB that are hard to bring about
+
+
+def failing(error: Callable[[], Exception]) -> Callable[..., None]:
+    """In place of a method."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error()
+
+    return fail
+
+
+def test_a_generation_that_cannot_be_opened_for_now_is_not_built_anew(
+    folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.append("10.1/x", url("1"))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+    with Answers(folder) as answers:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "perseid.ledger.answer_generation.lmdb.open", failing(lambda: lmdb.Error("no memory", errno.ENOMEM))
+            )
+            assert not answers.catch_up(ledger.look)
+            assert word(folder, WORD_NEEDED) == 1
+            with pytest.raises(Unavailable, match="no memory"):
+                answers.get(b"10.1/x")
+        assert answers.catch_up(ledger.look)
+        assert data(answers, "10.1/x") == [b"1"]
+    assert generations(folder) == [1]
+
+
+def test_a_broken_transaction_is_met_by_opening_anew(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = ledger.append("10.1/x", url("1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "write", failing(lambda: lmdb.PanicError("update of meta page failed")))
+        assert answers.apply([entry]) is Applied.FAILED
+    assert answers.apply([entry])
+    assert data(answers, "10.1/x") == [b"1"]
+    held = answers._current()
+    held.env.close()
+    del held
+    assert data(answers, "10.1/x") == [b"1"]
+
+
+def test_a_view_that_cannot_follow_is_not_compared(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.append("10.1/x", url("1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "write", failing(lambda: lmdb.DiskError("full", errno.ENOSPC)))
+        with pytest.raises(Unavailable, match="cannot follow"):
+            answers.differences(ledger.look)
+    assert answers.catch_up(ledger.look)
+    assert answers.differences(ledger.look) is None
+
+
+def test_who_waited_for_the_lock_of_a_generation_given_up_turns_to_the_new_one(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = answers._current()
+    assert answers.rebuild(ledger.look)
+    found = [old]
+    current = Answers._current
+    monkeypatch.setattr(Answers, "_current", lambda self: found.pop() if found else current(self))
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    assert found == []
+    assert data(answers, "10.1/x") == [b"1"]
+    with old.begin(old.handles) as txn:
+        assert txn.get(b"10.1/X") is None
+
+
+def test_a_damaged_page_gives_the_generation_up(
+    answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "write", failing(lambda: lmdb.CorruptedError("a page")))
+        assert answers.apply([ledger.append("10.1/x", url("1"))]) is Applied.FAILED
+    assert word(folder, WORD_GENERATION) == 0
+    assert answers.catch_up(ledger.look)
+    assert generations(folder) == [2]
+
+
+def test_a_rebuild_that_cannot_lock_the_old_generation_gives_it_up(
+    answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    monkeypatch.setattr(Answers, "_writing", failing(lambda: lmdb.PanicError("fatal")))
+    assert answers.rebuild(ledger.look)
+    assert data(answers, "10.1/x") == [b"1"]
+    assert generations(folder) == [2]
+    monkeypatch.undo()
+
+
+def test_a_generation_exchanged_while_it_is_opened_is_followed(
+    folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.append("10.1/x", url("1"))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+        state = answers._file
+        opened = Generation.__init__
+
+        def slow(self: Generation, folder: Path, number: int, map_size: int, *, readonly: bool = False) -> None:
+            if number == 1:
+                shutil.rmtree(folder / "1")
+                state.switch(2)
+            opened(self, folder, number, map_size, readonly=readonly)
+
+        shutil.copytree(folder / "1", folder / "2")
+        monkeypatch.setattr(Generation, "__init__", slow)
+        with AnswersReader(folder) as reader:
+            assert data(reader, "10.1/x") == [b"1"]
+        state.switch(1)
+        (folder / "1").mkdir()
+
+        def never(_self: Generation, _folder: Path, number: int, *_: object, **__: object) -> None:
+            state.switch(number + 1)
+            raise Damaged("gone")
+
+        monkeypatch.setattr(Generation, "__init__", never)
+        with AnswersReader(folder) as reader, pytest.raises(Unavailable, match="at the moment"):
+            reader.get(b"10.1/x")
+        monkeypatch.undo()
+
+
+def test_closing_without_room_or_view_leaves_no_mark(
+    folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Answers(folder).close()
+    assert word(folder, WORD_CLEAN) == 0
+    answers = Answers(folder)
+    assert answers.catch_up(ledger.look)
+    monkeypatch.setattr(StateFile, "mark_clean", failing(lambda: OSError(errno.ENOSPC, "full")))
+    answers.close()
+    assert word(folder, WORD_CLEAN) == 0
+
+
+def test_places_of_readers_are_looked_through_now_and_then(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "READER_CHECK_EVERY", 2)
+    for _ in range(4):
+        assert answers.apply([ledger.append("10.1/x", url("1"))])
+
+
+# Building
+
+
+def test_a_rebuild_tells_how_far_it_is_and_leaves_one_generation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_generation, "BATCH", 10)
+    ledger = MemoryLedger()
+    for number in range(25):
+        ledger.append(f"10.1/{number}", url("x"))
+    told: list[int] = []
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look, told.append)
+        assert told == [10, 20, 25]
+        (folder / "77").mkdir()
+        (folder / "77" / "data.mdb").write_bytes(b"what an interrupted rebuild left")
+        (folder / "note").write_text("of somebody")
+        assert answers.rebuild(ledger.look)
+        assert generations(folder) == [2]
+        assert (folder / "note").exists()
+        assert answers.differences(ledger.look) is None
+
+
+def test_a_rebuild_erases_what_was_deleted_or_hidden(folder: Path, ledger: MemoryLedger) -> None:
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+        assert answers.apply([ledger.append("10.1/gone-1234567", url("erased-1234567"))])
+        assert answers.apply([ledger.append("10.1/hidden", url("hidden-1234567"))])
+        assert answers.apply([ledger.append("10.1/kept", url("kept-1234567"))])
+        assert answers.apply([ledger.append("10.1/draft", url("draft-1234567"), state=State.UNPUBLISHED)])
+        assert answers.apply([ledger.append("10.1/hidden", typed("URL", 1, b"hidden-1234567", public=False))])
+        assert answers.apply([ledger.append("10.1/gone-1234567", state=State.ABSENT)])
+        assert b"erased-1234567" in octets_on_disk(folder)
+        assert answers.rebuild(ledger.look)
+        assert answers.differences(ledger.look) is None
+    on_disk = octets_on_disk(folder)
+    for gone in (b"erased-1234567", b"hidden-1234567", b"draft-1234567", b"GONE-1234567", b"gone-1234567"):
+        assert gone not in on_disk
+    assert b"kept-1234567" in on_disk
+
+
+def test_what_is_appended_during_a_rebuild_is_in_it(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+    """At every look somebody appends and applies; the last look is taken while nobody can apply."""
+    looks = 0
+
+    def append() -> None:
+        nonlocal looks
+        looks += 1
+        entry = ledger.append("10.1/x", url(str(looks)))
+        if looks == 1:
+            assert answers.apply([entry])
+
+    ledger.meanwhile = append
+    assert answers.rebuild(ledger.look)
+    ledger.meanwhile = lambda: None
+    assert generations(folder) == [2]
+    assert data(answers, "10.1/x") == [str(looks).encode()]
+    assert answers.differences(ledger.look) is None
+
+
+def test_a_rebuild_runs_after_a_fast_writer_for_a_while_only(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "CHUNK", 1)
+    looks = 0
+
+    def append() -> None:
+        nonlocal looks
+        looks += 1
+        ledger.append("10.1/x", url(str(looks)))
+
+    ledger.meanwhile = append
+    assert answers.rebuild(ledger.look)
+    assert looks == 1 + answers_module.ROUNDS + 2
+
+
+def test_what_counts_during_the_first_build_is_waited_for(folder: Path, ledger: MemoryLedger) -> None:
+    """While there is no generation nobody can apply; what was acknowledged meanwhile must not be missed."""
+    outcomes: list[Applied] = []
+    with Answers(folder) as answers:
+        assert not answers.follow(ledger.look)
+
+        def append() -> None:
+            if len(outcomes) < 4:
+                answers._checked = True
+                outcomes.append(answers.apply([ledger.append("10.1/x", url(str(len(outcomes))))]))
+
+        ledger.meanwhile = append
+        assert answers.catch_up(ledger.look)
+        assert Applied.FAILED in outcomes
+        assert data(answers, "10.1/x") == [b"3"]
+        assert word(folder, WORD_NEEDED) == 0
+
+
+def test_what_another_process_built_meanwhile_is_not_built_again(
+    answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [None]
+    follow = Answers._follow
+    monkeypatch.setattr(Answers, "_follow", lambda self, look: found.pop() if found else follow(self, look))
+    assert answers.catch_up(ledger.look)
+    assert (found, generations(folder)) == ([], [1])
+
+
+def test_a_rebuild_without_room_leaves_the_old_view_in_use(
+    answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "fill", failing(lambda: lmdb.DiskError("full", errno.ENOSPC)))
+        assert not answers.rebuild(ledger.look)
+    assert (data(answers, "10.1/x"), generations(folder)) == ([b"1"], [1])
+    assert answers.rebuild(ledger.look)
+    assert generations(folder) == [3]
+
+
+def test_a_failure_of_the_ledger_during_a_rebuild_is_told(
+    answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tests.ledger.answer_ledgers.MemorySource.current", failing(lambda: ZeroDivisionError("of the ledger"))
+    )
+    with pytest.raises(ZeroDivisionError):
+        answers.rebuild(ledger.look)
+    assert generations(folder) == [1]
+
+
+# Threads
+
+
+def test_threads_read_while_one_writes_and_one_rebuilds(answers: Answers, ledger: MemoryLedger) -> None:
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def read() -> None:
+        last = -1
+        while not done.is_set():
+            number = int((data(answers, "10.1/x") or [b"-1"])[0])
+            prefix = answers.prefix(b"10.1") or PrefixItem(homed=True)
+            if number < last or not prefix.homed:
+                wrong.append((last, number, prefix))
+            last = number
+
+    def rebuild() -> None:
+        while not done.is_set():
+            if not answers.rebuild(ledger.look):
+                wrong.append("rebuild")
+
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(run) for run in (read, read, rebuild)]
+        for number in range(300):
+            state = State.NORMAL if number % 3 else State.ABSENT
+            entries = [ledger.append("10.1/x", url(str(number))), ledger.append("0.SITE/HOMED/0.NA/10.1", state=state)]
+            if not answers.apply(entries) or data(answers, "10.1/x") != [str(number).encode()]:
+                wrong.append(number)
+        done.set()
+    assert [each.result() for each in running] == [None] * 3
+    assert wrong == []
+    assert answers.differences(ledger.look) is None

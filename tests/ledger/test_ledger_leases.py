@@ -1,0 +1,169 @@
+"""Leases: no number twice, whoever asks, whatever the clock does (P5, P6)."""
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.clock import SECOND, TOLERANCE
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.errors import Moved, WrongClock
+from perseid.ledger.log import Log
+from perseid.ledger.requests import Failed, Lease, Leased, Lender, Mint, Minted
+from perseid.ledger.store import Store
+from perseid.names import pilin
+from perseid.records import Value
+from tests.ledger.ledgers import SIGNER, Machine, appended, change, key, log_of_today, look, verified
+from tests.ledger.memory import memory_log
+
+SCOPE = b"10.1 pilin"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lease(log: Log, count: int, now: int) -> int:
+    outcome = log.append([Lease(SCOPE, count, now)])[0]
+    assert isinstance(outcome, Leased)
+    assert outcome.count == count
+    return outcome.first
+
+
+def test_numbers_follow_the_clock_or_the_last_one_given(log: Log) -> None:
+    assert lease(log, 5, 1_000) == 1_000
+    assert lease(log, 5, 1_000) == 1_005
+    assert lease(log, 1, 2_000) == 2_000
+    assert lease(log, 1, 50) == 2_001, "the clock stepped back"
+    assert look(log).size == 0, "a lease is no entry"
+
+
+def test_a_look_takes_nothing(log: Log) -> None:
+    assert [lease(log, 0, 100), lease(log, 0, 100), lease(log, 3, 100), lease(log, 0, 100)] == [100, 100, 100, 103]
+
+
+def test_scopes_do_not_meet(log: Log) -> None:
+    outcomes = log.append([Lease(b"one", 1, 0), Lease(b"two", 1, 0), Lease(b"one", 1, 0)])
+    assert [outcome.first for outcome in outcomes if isinstance(outcome, Leased)] == [0, 0, 1]
+
+
+def names(lender: Lender, count: int, now: int) -> list[str]:
+    """New names, made of numbers; those that exist are passed over, as the registry does."""
+    found: list[str] = []
+    while len(found) < count:
+        first = lender.lease(SCOPE, count - len(found), now)
+        made = [str(number) for number in range(first, first + count - len(found))]
+        found += [name for name in made if not lender.exists(key(name))]
+    return found
+
+
+def mint(count: int, now: int, **rests_on: int) -> Mint:
+    def make(lender: Lender) -> list[Draft]:
+        return [
+            Draft(Action.CREATE, State.NORMAL, f"10.1/{name}", "cli", "local:alice")
+            for name in names(lender, count, now)
+        ]
+
+    return Mint(make, {key(name): seq for name, seq in rests_on.items()})
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 200)), max_size=20), st.sets(st.integers(0, 300)))
+def test_no_name_is_ever_made_twice_nor_one_that_exists(steps: list[tuple[int, int]], taken: set[int]) -> None:
+    log = memory_log()
+    log.append([change(str(number)) for number in taken])
+    made: list[str] = []
+    for count, now in steps:
+        outcome = log.append([mint(count, now)])[0]
+        assert isinstance(outcome, Minted)
+        assert len(outcome.handles) == count
+        made += outcome.handles
+    assert len(set(made)) == len(made)
+    assert not set(made) & {f"10.1/{number}" for number in taken}
+    log.store.close()
+
+
+def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
+    log.append([change("11"), change("12"), change("12", action=Action.DELETE, state=State.ABSENT)])
+    outcomes = log.append([mint(3, 10), mint(2, 0, policy=0), mint(1, 0, policy=7)])
+    assert isinstance(outcomes[0], Minted)
+    assert (outcomes[0].handles, outcomes[0].seq) == (("10.1/10", "10.1/13", "10.1/14"), 4), "the others exist, or did"
+    assert isinstance(outcomes[1], Minted)
+    assert (outcomes[1].handles, outcomes[1].seq) == (("10.1/15", "10.1/16"), 7)
+    assert isinstance(outcomes[2], Moved)
+    assert [look(log).entry(seq).handle for seq in range(4, 9)] == [*outcomes[0].handles, *outcomes[1].handles]
+    assert verified(log) == 8
+
+
+def test_what_cannot_be_written_fails_alone_and_wastes_numbers_only(log: Log) -> None:
+    values = (Value(1, "URL", b"x", ttl=1 << 40),)  # more than a TTL can be
+
+    def make(lender: Lender) -> list[Draft]:
+        return [replace(change(name).draft, values=values) for name in names(lender, 2, 10)]
+
+    def give_up(lender: Lender) -> list[Draft]:
+        raise RuntimeError(f"no names from {lender.lease(SCOPE, 0, 0)}")
+
+    outcomes = log.append([Mint(make), change("a", *values), Mint(give_up), change("b")])
+    assert [isinstance(outcome, Failed) for outcome in outcomes] == [True, True, True, False]
+    assert isinstance(outcomes[2], Failed)
+    assert str(outcomes[2].error) == "no names from 12"
+    assert appended(outcomes[3]).seq == 1
+    assert lease(log, 1, 10) == 12
+    assert verified(log) == 1
+
+
+def test_a_wrong_clock_leases_nothing(log: Log, machine: Machine) -> None:
+    log.append([change("a")])
+    machine.wall += TOLERANCE + SECOND
+    with pytest.raises(WrongClock):
+        lease(log, 1, 1_000)
+    machine.wall -= TOLERANCE + SECOND
+    assert lease(log, 1, 5) == 5
+
+
+MINTER = textwrap.dedent(
+    """
+    import secrets, sys, time
+    from perseid.ledger.requests import Lease
+    from perseid.names import pilin
+    from perseid.names.scheme import Source
+    from tests.ledger.ledgers import log_of_today, open_store
+
+    log = log_of_today(open_store(sys.argv[1]))
+
+    def lease(count, now):
+        return log.append([Lease(b"10.1 pilin", count, now)])[0].first
+
+    source = Source(clock=time.time_ns, random=secrets.token_bytes, lease=lease, sleep=time.sleep)
+    for suffix in pilin.Pilin().mint(source, int(sys.argv[2])):
+        print(suffix)
+    """
+)
+
+
+def _minters(where: str, processes: int, count: int) -> list[str]:
+    command = [sys.executable, "-c", MINTER, where, str(count)]
+    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    found = [line for one in running for line in one.communicate()[0].split()]
+    assert [one.returncode for one in running] == [0] * processes
+    return found
+
+
+@pytest.mark.parametrize("processes", [8])
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_eight_processes_mint_ten_thousand_suffixes_each_without_a_duplicate(
+    store: Store, where: str, processes: int
+) -> None:
+    log_of_today(store).create(SIGNER)
+    found = _minters(where, processes, 10_000)
+    assert len(found) == len(set(found)) == processes * 10_000
+    assert all(pilin.decode(suffix) for suffix in found[:100])
+
+
+@pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
+def test_two_nodes_mint_without_a_duplicate(store: Store, where: str) -> None:
+    log_of_today(store).create(SIGNER)
+    found = _minters(where, 2, 10_000)
+    assert len(found) == len(set(found)) == 20_000

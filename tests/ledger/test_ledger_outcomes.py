@@ -1,0 +1,167 @@
+"""Commits whose end is not heard of, and writers that stop while they hold the head: PostgreSQL, over a real wire."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from perseid.ledger.errors import TooBusy
+from perseid.ledger.log import Log
+from perseid.ledger.store import BUSY_SECONDS, Store
+from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, look, open_store, url, verified
+
+pytestmark = pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
+
+DEADLINE = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Wire:
+    """A wire to the database that breaks at the next COMMIT: before it arrives there, or before its answer does."""
+
+    def __init__(self, where: str, folder: Path) -> None:
+        address = make_url(where)
+        self._server = f"{address.query['host']}/.s.PGSQL.{address.query.get('port', 5432)}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / ".s.PGSQL.5432"))
+        self._listener.listen()
+        self.where = address.set(query={"host": str(folder)}).render_as_string(hide_password=False)
+        self.breaks: str | None = None
+        self.broken = 0
+        self._sockets = [self._listener]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._server)
+            self._sockets += [client, server]
+            deaf = threading.Event()  # set when what the database says is to be lost
+            for work in (self._to_server, self._to_client):
+                self._threads.append(threading.Thread(target=work, args=(client, server, deaf)))
+                self._threads[-1].start()
+
+    def _to_server(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while octets := client.recv(65536):
+                how = None
+                if self.breaks and b"COMMIT" in octets:
+                    how, self.breaks = self.breaks, None
+                    self.broken += 1
+                if how == "behind":
+                    deaf.set()
+                if how != "before":
+                    server.sendall(octets)
+                if how is not None:
+                    if how == "before":
+                        server.shutdown(socket.SHUT_RDWR)
+                    return
+            server.shutdown(socket.SHUT_RDWR)
+
+    def _to_client(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while (octets := server.recv(65536)) and not deaf.is_set():
+                client.sendall(octets)
+            for one in (client, server):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def wire(where: str) -> Iterator[Wire]:
+    folder = Path(f"/tmp/perseid-wire-{os.getpid()}-{time.monotonic_ns()}")  # a socket's path must be short
+    folder.mkdir(mode=0o700)
+    made = Wire(where, folder)
+    yield made
+    made.close()
+    (folder / ".s.PGSQL.5432").unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("how", ["before", "behind"])
+def test_a_lost_commit_is_settled_by_its_token_and_written_once(store: Store, wire: Wire, how: str) -> None:
+    log_of_today(store).create(SIGNER)
+    log = log_of_today(open_store(wire.where))
+    assert appended(log.append([change("a")])[0]).seq == 1
+    wire.breaks = how
+    outcomes = [appended(outcome) for outcome in log.append([change("b", url("x"), b=0), change("c", c=0)])]
+    assert wire.broken == 1
+    assert [outcome.seq for outcome in outcomes] == [2, 3]
+    assert (look(log).latest(key("b")), look(log).latest(key("c"))) == (2, 3)
+    assert appended(log.append([change("d")])[0]).seq == 4
+    assert verified(log) == 4
+    log.store.close()
+
+
+STOPPER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from tests.ledger.ledgers import appended, change, log_of_today, open_store
+
+    log = log_of_today(open_store(sys.argv[1]))
+    stopped = []
+
+    def stop(connection):
+        if not stopped:
+            stopped.append(True)
+            print("holding the head", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    outcome = log.commit([change("stopped")], stop).outcomes[0]
+    print(appended(outcome).seq)
+    """
+)
+
+
+def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(store: Store, where: str) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    stopper = subprocess.Popen([sys.executable, "-c", STOPPER, where], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert stopper.stdout is not None
+    assert stopper.stdout.readline() == "holding the head\n"
+    begun = time.monotonic()
+    assert appended(log.append([change("other")])[0]).seq == 1
+    delay = time.monotonic() - begun
+    print(f"delayed by {delay:.1f} s")
+    assert delay < 3 * BUSY_SECONDS
+    stopper.send_signal(signal.SIGCONT)
+    said, _ = stopper.communicate(timeout=DEADLINE)
+    assert said == "2\n", "it found its session gone, and appended again"
+    assert verified(log) == 2
+
+
+def test_who_cannot_get_the_head_is_told_to_come_back(
+    store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perseid.ledger.log.ATTEMPTS", 1)
+    monkeypatch.setattr("perseid.ledger.store._SESSION", "-c lock_timeout=200ms")
+    other = log_of_today(open_store(where))
+    with store.writing() as connection:
+        connection.connection.cursor().execute(log.statements.lock_head)
+        with pytest.raises(TooBusy, match="nothing was written"):
+            other.append([change("a")])
+    other.store.close()
+    assert verified(log) == 0

@@ -1,0 +1,145 @@
+"""Reading the log: a record at any moment, what changed, names in order page by page, and following it live."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.entry import Action, State
+from perseid.ledger.log import Log
+from perseid.ledger.reading import Reading
+from perseid.ledger.target_keys import host, url_exact
+from perseid.ledger.watch import follow
+from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
+
+DEADLINE = 20.0
+
+
+def test_a_moment_is_the_last_entry_dated_by_then(log: Log, machine: Machine) -> None:
+    for name in "abc":
+        log.append([change(name), change(name)])
+        machine.run(10)
+    assert [look(log).seq_at(NOW + offset) for offset in (-1, 0, 9, 10, 19, 20, 10_000)] == [0, 2, 2, 4, 4, 6, 6]
+
+
+def test_a_record_of_the_past_is_the_one_of_that_moment(log: Log) -> None:
+    for number in range(40):
+        log.append([change("a", url(f"https://example.org/{number}")), change("b")])
+    for number in range(40):
+        entry = look(log).as_of(key("a"), 2 * number + 2)
+        assert entry.record() == (url(f"https://example.org/{number}"),)
+        history = look(log).history(key("a"), 2 * number + 2)
+        assert [one.seq for one in history] == list(range(2 * number + 1, 0, -2))
+
+
+def test_what_changed_between_two_points_is_told_once_a_record(log: Log) -> None:
+    log.append([change("a", url("1")), change("b", url("1"))])
+    log.append([change("a", url("2")), change("c", url("1")), change("a", url("3"))])
+    log.append([change("c", action=Action.DELETE, state=State.ABSENT), change("d")])
+    found = [(one.before and one.before.seq, one.after.seq) for one in look(log).differences(2, 5)]
+    assert found == [(1, 5), (None, 4)]
+    found = [(one.before and one.before.seq, one.after.seq) for one in look(log).differences(0, 7)]
+    assert found == [(None, 5), (None, 2), (None, 6), (None, 7)]
+    assert look(log).differences(7, 7) == []
+
+
+def test_names_are_listed_in_order_page_by_page(log: Log) -> None:
+    names = [f"{number * 7919 % 1000:04}" for number in range(1000)]
+    log.append([change(name) for name in names] + [change("zz", state=State.RESERVED)])
+    found: list[str] = []
+    first, end = key(""), key("") + b"\xff"
+    while page := look(log).names(first, end, 64):
+        found += [entry.handle for entry in page]
+        first = page[-1].key + b"\0"
+    assert found == [f"10.1/{name}" for name in [*sorted(names), "zz"]]
+
+
+def test_records_are_found_by_where_they_lead_and_not_by_where_they_led(log: Log) -> None:
+    log.append([change("a", url("https://old.example.org/x")), change("b", url("https://old.example.org/x"))])
+    log.append([change("c", url("https://example.org/y")), change("a", url("https://new.example.org/x"))])
+    log.append([change("b", url("https://old.example.org/x"), url("https://old.example.org/2", 2))])
+
+    def leading(first: bytes, end: bytes) -> list[str]:
+        return [entry.handle for _, entry in look(log).leading_to(first, end, 100)]
+
+    exact = url_exact("https://old.example.org/x")
+    assert leading(exact.first, exact.end) == ["10.1/b"]
+    wide = host("example.org", subdomains=True)
+    assert leading(wide.first, wide.end) == ["10.1/c", "10.1/a", "10.1/b", "10.1/b"]
+    page = look(log).leading_to(wide.first, wide.end, 2)
+    rest = look(log).leading_to(wide.first, wide.end, 2, (page[-1][0], page[-1][1].seq))
+    assert [entry.handle for _, entry in page + rest] == ["10.1/c", "10.1/a", "10.1/b", "10.1/b"]
+
+
+def test_the_log_is_read_between_two_points(log: Log) -> None:
+    log.append([change(str(number)) for number in range(2_500)])
+    assert [entry.seq for entry in look(log).log(3, 2_100)] == list(range(4, 2_101))
+    assert [entry.seq for entry in look(log).log(2_490)] == list(range(2_491, 2_501))
+
+
+def test_one_reading_is_one_state(log: Log) -> None:
+    log.append([change("a", url("1"))])
+    with log.reading() as reading:
+        assert reading.size == 1
+        second = log_of_today(open_store(_address(log)))
+        second.clock.accept()
+        second.append([change("a", url("2")), change("b")])
+        second.store.close()
+        assert (reading.size, reading.latest(key("a")), reading.latest(key("b"))) == (1, 1, 0)
+    assert (look(log).size, look(log).latest(key("a"))) == (3, 2)
+
+
+def _address(log: Log) -> str:
+    engine = log.store.engine.url
+    return engine.database or "" if log.store.dialect == "sqlite" else engine.render_as_string(hide_password=False)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=25), st.data())
+def test_a_log_in_memory_agrees(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+    """Against a plain list of what was appended."""
+    from tests.ledger.memory import memory_log  # noqa: PLC0415 - made anew for each example
+
+    log = memory_log()
+    log.append([change(name, *([url(str(number))] if number else [])) for name, number in steps])
+    reading: Reading
+    with log.reading() as reading:
+        for name in "abc":
+            until = data.draw(st.integers(0, len(steps) + 1))
+            mine = [seq for seq, (other, _) in enumerate(steps, 1) if other == name and seq <= until]
+            found = reading.as_of(key(name), until)
+            assert (found.seq if found else None) == (mine[-1] if mine else None)
+            assert [one.seq for one in reading.history(key(name), until)] == mine[::-1]
+    log.store.close()
+
+
+def test_the_log_is_followed_while_others_append(log: Log, where: str) -> None:
+    log.append([change("early")])
+    stop = threading.Event()
+    seen: list[str] = []
+
+    def watch() -> None:
+        following = log_of_today(open_store(where))
+        seen.extend(entry.handle for entry in follow(following, 0, stop))
+        following.store.close()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    other = log_of_today(open_store(where))
+    other.clock.accept()
+    for number in range(5):
+        other.append([change(str(number))])
+        time.sleep(0.02)
+    deadline = time.monotonic() + DEADLINE
+    while len(seen) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stop.set()
+    thread.join(DEADLINE)
+    other.store.close()
+    assert seen == ["10.1/early", *(f"10.1/{number}" for number in range(5))]
+
+
+def test_there_is_no_entry_of_a_number_not_given(log: Log) -> None:
+    with pytest.raises(KeyError):
+        look(log).entry(1)

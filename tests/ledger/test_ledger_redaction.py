@@ -1,0 +1,77 @@
+"""Redaction: data erased for good, by an entry that says who and why, and the tree as it was."""
+
+import pytest
+
+from perseid.ledger.entry import Action
+from perseid.ledger.log import Log
+from perseid.ledger.redaction import NothingToRedact, redaction
+from perseid.ledger.signing import sign_checkpoint
+from perseid.ledger.verification import check_inclusion, open_checkpoint
+from perseid.ledger.verify import verify
+from tests.ledger.ledgers import SIGNER, appended, change, key, look, url
+
+WHO = ("cli", "local:alice")
+
+
+def redact(log: Log, name: str, seq: int, index: int) -> int:
+    with log.reading() as reading:
+        request = redaction(reading, key(name), seq, index, WHO, "by order of a court")
+    return appended(log.append([request])[0]).seq
+
+
+def test_every_copy_goes_and_nothing_else(log: Log) -> None:
+    kept, gone = url("https://example.org/kept", 1), url("https://example.org/gone-8841", 2)
+    log.append([change("a", kept), change("a", kept, gone), change("b", gone), change("a", kept, gone, url("c", 3))])
+    log.append([change("a", kept)])
+    root = look(log).root(5)
+    assert redact(log, "a", 4, 2) == 6
+    for seq, held in ((1, [kept]), (2, [kept]), (3, [gone]), (4, [kept, url("c", 3)]), (5, [kept]), (6, [kept])):
+        assert list(look(log).entry(seq).record()) == held
+    assert look(log).root(5) == root
+    entry = look(log).entry(6)
+    assert (entry.action, entry.who) == (Action.REDACT, WHO)
+    assert entry.why == "value 2 of entry 4: by order of a court"
+    report = verify(log)
+    assert (report.entries, report.redacted) == (6, 2)
+    assert report.named == ("entry 2, 10.1/a: value 2 of 2", "entry 4, 10.1/a: value 2 of 3")
+
+
+def test_a_redacted_entry_is_still_proved(log: Log) -> None:
+    log.append([change("a", url("x")), change("a")])
+    checkpoint = open_checkpoint(sign_checkpoint(log, SIGNER), SIGNER.public)
+    redact(log, "a", 1, 1)
+    leaf = look(log).entry(1).leaf_hash()
+    check_inclusion(0, 2, checkpoint.root, leaf, look(log).inclusion(1, 2))
+
+
+def test_a_value_that_came_back_is_another_one(log: Log) -> None:
+    log.append([change("a", url("x")), change("a"), change("a", url("x")), change("a")])
+    redact(log, "a", 1, 1)
+    assert look(log).entry(1).record() == ()
+    assert look(log).entry(3).record() == (url("x"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "seq", "index", "words"),
+    [
+        ("a", 2, 1, "part of the record"),
+        ("a", 1, 7, "has no value 7"),
+        ("a", 1, 2, "redacted already"),
+        ("z", 1, 1, "no values yet"),
+        ("b", 1, 1, "no values yet"),
+    ],
+)
+def test_what_cannot_be_redacted_is_said(log: Log, name: str, seq: int, index: int, words: str) -> None:
+    log.append([change("a", url("x"), url("y", 2)), change("a", url("x")), change("b", url("x"))])
+    redact(log, "a", 1, 2)
+    with pytest.raises(NothingToRedact, match=words):
+        redact(log, name, seq, index)
+
+
+def test_a_record_that_moved_meanwhile_is_decided_again(log: Log) -> None:
+    log.append([change("a", url("x")), change("a")])
+    with log.reading() as reading:
+        request = redaction(reading, key("a"), 1, 1, WHO, "reason")
+    log.append([change("a", url("z"))])
+    assert log.append([request])[0] != appended(log.append([change("b")])[0])
+    assert look(log).entry(1).record() == (url("x"),)

@@ -1,0 +1,90 @@
+"""Views in SQL, computed anew from the entries while others write."""
+
+import threading
+
+import pytest
+from sqlalchemy import text
+
+from perseid.ledger import sql_views
+from perseid.ledger.entry import Action, State
+from perseid.ledger.errors import Damaged
+from perseid.ledger.log import Log
+from perseid.ledger.sql_views import rebuild, tables_of_rebuilds
+from perseid.ledger.store import Store
+from tests.ledger.ledgers import appended, change, log_of_today, open_store, url, verified
+
+VIEWS = ("records", "targets")
+
+
+def fill(log: Log, count: int = 300) -> int:
+    requests = [change(str(number % 100), url(f"https://example.org/{number}")) for number in range(count)]
+    log.append([*requests, change("5", action=Action.DELETE, state=State.ABSENT)])
+    return count + 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("harm", ["DELETE FROM {}", "UPDATE {} SET seq = 1 WHERE seq = 250", "DROP TABLE {}"])
+def test_a_damaged_view_is_made_whole(log: Log, store: Store, view: str, harm: str) -> None:
+    size = fill(log)
+    with store.writing() as connection:
+        connection.execute(text(harm.format(view)))
+        if harm.startswith("DROP"):  # so that there is something to look at
+            connection.execute(text(f"CREATE TABLE {view} AS SELECT * FROM views"))
+    if not harm.startswith("DROP"):
+        with pytest.raises(Damaged, match="rebuild"):
+            verified(log)
+    done: list[int] = []
+    assert rebuild(log, view, done.append) == size
+    assert done[-1] == size
+    assert verified(log) == size
+    assert appended(log.append([change("new", url("https://example.org/new"))])[0]).seq == size + 1
+    assert verified(log) == size + 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_empty_ledger_has_empty_views(log: Log, view: str) -> None:
+    assert rebuild(log, view) == 0
+    assert verified(log) == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_rebuilt_while_others_write(log: Log, where: str, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_views, "CHUNK", 20)
+    fill(log)
+    other = log_of_today(open_store(where))
+    other.clock.accept()
+    stop = threading.Event()
+    appended_meanwhile = 0
+
+    def write() -> None:
+        nonlocal appended_meanwhile
+        while not stop.is_set():
+            other.append([change(str(appended_meanwhile % 100), url(f"https://example.org/w{appended_meanwhile}"))])
+            appended_meanwhile += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    rebuild(log, view)
+    stop.set()
+    writer.join()
+    other.store.close()
+    assert appended_meanwhile > 0
+    assert verified(log) == 301 + appended_meanwhile
+
+
+def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
+    fill(log)
+
+    def break_off(done: int) -> None:
+        raise KeyboardInterrupt(done)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_views, "CHUNK", 20)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(log, "records", break_off)
+    with store.reading() as connection:
+        assert tables_of_rebuilds(connection) == ["records_next"]
+    assert verified(log) == 301
+    rebuild(log, "records")
+    with store.reading() as connection:
+        assert tables_of_rebuilds(connection) == []

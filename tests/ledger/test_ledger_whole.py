@@ -1,0 +1,292 @@
+"""A ledger with its views: what was acknowledged is visible, here and at once, whatever happens to the view."""
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.answers import Answers
+from perseid.ledger.entry import Action, State
+from perseid.ledger.keys import homed_name, policy_name
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.redaction import redaction
+from perseid.ledger.requests import Append
+from perseid.ledger.store import Store
+from perseid.ledger.verification import open_checkpoint
+from perseid.records import Value
+from tests.ledger.ledgers import (
+    SIGNER,
+    appended,
+    change,
+    key,
+    log_of_today,
+    open_store,
+    secret,
+    url,
+    verified,
+)
+
+DEADLINE = 30.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def opened(store: Store, tmp_path: Path) -> Iterator[Ledger]:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    with Ledger(log, Answers(tmp_path / "answers")) as ledger:
+        yield ledger
+
+
+def second_node(where: str, folder: Path, **options: object) -> Ledger:
+    return Ledger(log_of_today(open_store(where)), Answers(folder, **options))  # type: ignore[arg-type]
+
+
+def found(ledger: Ledger, name: str) -> list[bytes] | None:
+    """The data of a name's public values; None if there is no such name."""
+    item = ledger.find(f"10.1/{name}".encode())
+    return None if item is None else [Value.from_bytes(value, 0).data for value in item.values]
+
+
+def test_what_was_acknowledged_is_visible_at_once(opened: Ledger) -> None:
+    for number in range(50):
+        name = str(number % 7)
+        assert appended(opened.append(change(name, url(f"x{number}"), secret(b"s")))[0]).seq == number + 1
+        assert found(opened, name) == [f"x{number}".encode()]
+    opened.append(change("0", action=Action.DELETE, state=State.ABSENT))
+    assert found(opened, "0") is None
+    assert opened.answers.ready
+    assert opened.answers.differences(opened.log.reading) is None
+
+
+def test_one_node_sees_what_another_appends(opened: Ledger, where: str, tmp_path: Path) -> None:
+    with second_node(where, tmp_path / "other") as other:
+        opened.append(change("a", url("1")))
+        until(lambda: found(other, "a") == [b"1"])
+        other.append(change("a", url("2")), change("b", url("3")))
+        assert found(other, "a") == [b"2"]
+        until(lambda: found(opened, "b") == [b"3"])
+    assert verified(opened.log) == 3
+
+
+def test_a_view_in_one_folder_serves_several_processes(opened: Ledger, where: str, tmp_path: Path) -> None:
+    appender = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from tests.ledger.ledgers import appended, change, log_of_today, open_store, url
+        from perseid.ledger.answers import Answers
+        from perseid.ledger.ledger import Ledger
+
+        with Ledger(log_of_today(open_store(sys.argv[1])), Answers(Path(sys.argv[2]))) as ledger:
+            for number in range(40):
+                appended(ledger.append(change(f"{sys.argv[3]}-{number}", url(str(number))))[0])
+                assert ledger.find(f"10.1/{sys.argv[3]}-{number}".encode()) is not None
+        """
+    )
+    arguments = [sys.executable, "-c", appender, where, str(tmp_path / "answers")]
+    others = [subprocess.Popen([*arguments, who], cwd=ROOT) for who in "xy"]
+    for number in range(40):
+        opened.append(change(f"z-{number}", url(str(number))))
+        assert found(opened, f"z-{number}") == [str(number).encode()]
+    assert [other.wait(DEADLINE) for other in others] == [0, 0]
+    until(lambda: opened.answers.applied == 120)
+    assert opened.answers.differences(opened.log.reading) is None
+    assert verified(opened.log) == 120
+
+
+def test_prefixes_and_names_are_the_same_from_records_as_from_answers(opened: Ledger) -> None:
+    policy = Value.text(1, "PERSEID_POLICY", 'case = "sensitive"\nscheme = "free"\n')
+    opened.append(
+        change("a", url("1"), secret(b"x")),
+        change("b", state=State.RESERVED),
+        change("c", action=Action.DELETE, state=State.ABSENT),
+        *(
+            Append(change("x", *values, state=State.NORMAL, handle=name).draft)
+            for name, values in (
+                (homed_name("0.NA/10.1"), ()),
+                (policy_name("10.1"), (policy,)),
+                ("0.NA/10.1", (Value.text(1, "HS_SERV.PREFIX", "0.NA/10"),)),
+            )
+        ),
+        Append(change("Exact", url("1"), exact=True).draft),
+        Append(change("EXACT", url("2"), exact=True).draft),
+    )
+    names = [b"10.1/a", b"10.1/A", b"10.1/b", b"10.1/c", b"10.1/Exact", b"10.1/EXACT", b"10.1/exact", b"0.NA/10.1"]
+    names += [b"0.SITE/POLICY/10.1", b"", b"\xff", b"nothing"]
+    prefixes = [b"10.1", b"10.2", b"0.NA", b"\xff"]
+    answers = [opened.find(name) for name in names], [opened.prefix(prefix) for prefix in prefixes]
+    records = [opened._find_in_records(name) for name in names], [opened._prefix_in_records(p) for p in prefixes]
+    assert answers == records
+    assert answers[1][0] is not None
+    assert (answers[1][0].homed, answers[1][0].sensitive, len(answers[1][0].referrals)) == (True, True, 1)
+    assert [item and item.spelling for item in answers[0][:2]] == [b"10.1/a", b"10.1/a"]
+
+
+def test_a_full_view_leaves_writes_durable_and_resolution_right(opened: Ledger, where: str, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    with second_node(where, small, map_size=200_000) as node:
+        for number in range(60):
+            assert appended(node.append(change(str(number), url("x" * 5_000), url(str(number), 2)))[0]).seq
+            data = found(node, str(number))
+            assert data is not None
+            assert data[1] == str(number).encode()
+        assert not node.answers.ready
+    # With room again the same folder is made right.
+    with second_node(where, small) as node:
+        until(lambda: node.answers.ready)
+        assert found(node, "59") is not None
+        assert node.answers.differences(node.log.reading) is None
+    assert verified(opened.log) == 60
+
+
+def test_a_redacted_public_value_is_in_no_file_of_the_views(opened: Ledger, tmp_path: Path) -> None:
+    opened.append(change("a", url("https://example.org/planted-6631")), change("b", url("https://example.org/kept-1")))
+    opened.append(change("a", url("https://example.org/other")))
+
+    def files() -> bytes:
+        return b"".join(path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file())
+
+    with opened.reading() as reading:
+        request = redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+    assert appended(opened.append(request)[0]).seq == 4
+    assert opened.wait_until_erased(DEADLINE)
+    assert b"planted-6631" not in files()
+    assert b"kept-1" in files()
+    assert found(opened, "a") == [b"https://example.org/other"]
+    if opened.log.store.dialect == "sqlite":
+        everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert b"planted-6631" not in everything
+
+
+def test_an_erasure_that_was_not_finished_is_finished_at_the_next_start(
+    store: Store, where: str, tmp_path: Path
+) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    answers = Answers(tmp_path / "answers")
+    answers.catch_up(log.reading)
+    assert answers.apply(log.commit([change("a", url("https://example.org/planted-2207")), change("b")]).changes)
+    assert answers.apply(log.commit([change("a")]).changes)
+    with log.reading() as reading:
+        request = redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+    assert answers.apply(log.commit([request]).changes)
+    answers.close()  # as if the process had died here, and the view had not
+    with second_node(where, tmp_path / "answers") as ledger:
+        assert ledger.wait_until_erased(DEADLINE)
+        files = [path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file()]
+        assert b"planted-2207" not in b"".join(files)
+
+
+def test_checkpoints_are_signed_while_there_are_changes(store: Store, tmp_path: Path) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    with Ledger(log, Answers(tmp_path / "answers"), SIGNER) as ledger:
+        ledger.append(change("a"))
+
+        def signed() -> int:
+            with ledger.reading() as reading:
+                note = reading.checkpoint()
+            return open_checkpoint(note, SIGNER.public).size if note else 0
+
+        until(lambda: signed() == 1)
+        ledger.append(change("b"))
+        until(lambda: signed() == 2)
+
+
+FULL_DISK = textwrap.dedent(
+    """
+    import resource, signal, sys
+    from pathlib import Path
+    from perseid.ledger.answers import Answers
+    from perseid.ledger.errors import StorageFull
+    from perseid.ledger.ledger import Ledger
+    from tests.ledger.ledgers import appended, change, log_of_today, open_store, url, verified
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    folder = Path(sys.argv[1])
+    with Ledger(log_of_today(open_store(str(folder / "ledger.db"))), Answers(folder / "answers")) as ledger:
+        ledger.append(change("first", url("1")))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+        refused = None
+        written = 0
+        while refused is None and written < 2_000:
+            try:
+                ledger.append(change(f"n{written}", url("x" * 3_000)))
+            except StorageFull as error:
+                refused = error
+            else:
+                written += 1
+        assert "no room" in str(refused), refused
+        for number in range(written):
+            assert ledger.find(f"10.1/n{number}".encode()) is not None
+        assert ledger.find(b"10.1/first") is not None
+        assert ledger.find(f"10.1/n{written}".encode()) is None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert appended(ledger.append(change("after", url("2")))[0]).seq == written + 2
+        ledger.answers.catch_up(ledger.log.reading)
+        assert ledger.answers.ready
+        assert ledger.answers.differences(ledger.log.reading) is None
+        assert verified(ledger.log) == written + 2
+        print(written)
+    """
+)
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_a_full_disk_refuses_writes_with_the_reason_and_writing_resumes(store: Store, tmp_path: Path) -> None:
+    log_of_today(store).create(SIGNER)
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2_000_000
+    assert os.getpid() > 0
+
+
+def test_a_ledger_is_closed_while_its_view_is_built(store: Store, where: str, tmp_path: Path) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    log.append([change(str(number), url("x")) for number in range(3_000)])
+    second_node(where, tmp_path / "answers").close()
+    with second_node(where, tmp_path / "answers") as ledger:
+        assert found(ledger, "2999") == [b"x"], "from the records, or from the view, whichever is there"
+        until(lambda: ledger.answers.ready)
+        assert found(ledger, "2999") == [b"x"]
+
+
+def test_readers_are_never_wrong_while_prefixes_come_and_go(opened: Ledger) -> None:
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            item = opened.prefix(b"10.9")
+            if item is not None and not item.homed:
+                wrong.append(item)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(40):
+        state = State.ABSENT if number % 2 else State.NORMAL
+        action = Action.UNHOME if number % 2 else Action.HOME
+        opened.append(Append(change("x", action=action, state=state, handle=homed_name("0.NA/10.9")).draft))
+        assert (opened.prefix(b"10.9") is not None) == (state is State.NORMAL)
+    stop.set()
+    reader.join()
+    assert wrong == []

@@ -1,0 +1,238 @@
+"""A private PostgreSQL for the tests, from Debian's package: made in a temporary folder, gone with the process.
+
+One server for each process that runs tests. Making and starting one takes about a second, and 40 MB of disk; sharing
+one between processes would save little and needs somebody who knows which of them is the last.
+
+The server hangs on a supervisor, a few lines of shell, and the supervisor on us: the kernel tells it when we die, be
+it by SIGKILL. It then stops the server and removes the folder, and that is also the way in which `stop` does it. Should
+the supervisor be killed itself, the kernel tells the server.
+
+Tests get it by a fixture, which a conftest.py imports: `from tests.postgres import postgres`.
+"""
+
+import atexit
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+import pytest
+from psycopg import sql
+
+PACKAGE: Final = "postgresql-15"
+"""What Debian calls it."""
+
+BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
+"""Where Debian's package puts it. Never another one from PATH: the tests say what holds for this version."""
+
+USER: Final = "perseid"
+"""The owner of everything in the cluster. Nobody else can reach it, so there is no password."""
+
+START_SECONDS: Final = 60
+"""How long the server may take to start: a second, usually; more on a machine that runs many tests at once."""
+
+STOP_SECONDS: Final = 30
+"""How long it may take to stop: it leaves everything as it is, so hardly any time."""
+
+# initdb and postgres refuse to run as root. The package brings the first of these users, every system has the second.
+_SERVER_USERS = ("postgres", "nobody")
+
+# The longest path of a socket is 107 octets (sockaddr_un), and PostgreSQL adds `/.s.PGSQL.5432` to the folder's.
+_MAX_FOLDER = 90
+
+# SIGQUIT tells PostgreSQL to stop at once: nobody needs its data any more. It is repeated because a shell's children
+# ignore it until PostgreSQL has come so far as to listen. If somebody else is our parent, the real one died before the
+# kernel knew that we want to be told.
+_SUPERVISOR = """
+folder=$1 parent=$2; shift 2
+ended=
+trap 'ended=yes' TERM
+[ "$PPID" -eq "$parent" ] || ended=yes
+setpriv --pdeathsig QUIT "$@" &
+server=$!
+while kill -0 "$server" 2>/dev/null; do
+    if [ -n "$ended" ]; then kill -QUIT "$server"; sleep 0.05; else wait "$server"; fi
+done
+rm -rf "$folder"
+"""
+
+
+class PostgresMissing(Exception):
+    """There is no PostgreSQL to test with. Tests fail then: what was not tested is not known to work."""
+
+    def __init__(self, binaries: Path) -> None:
+        super().__init__(f"there is no PostgreSQL in {binaries}; please run: sudo apt-get install {PACKAGE}")
+
+
+class PostgresFailed(Exception):
+    """The server did not start; the message has its own last words."""
+
+
+class Cluster:
+    """A server of one's own, reached through a Unix socket only.
+
+    It must be started by a thread that lives as long as it is needed: for the kernel, the thread is what dies.
+    """
+
+    def __init__(self, *, fsync: bool = True, binaries: Path = BINARIES) -> None:
+        """`fsync=False` is faster, and right only for tests of speed or of SQL.
+
+        No kill of a process, be it client or server, loses what the kernel has; only the machine's own end would. So no
+        test can tell the difference, but with fsync a commit takes the time it takes in earnest, and that decides which
+        requests meet in one commit.
+        """
+        self._fsync = fsync
+        self._binaries = binaries
+        self._numbers = count(1)
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self.folder = Path()
+        """Where it lives while it runs: data, socket and log."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Make the cluster and start the server; it can be used when this returns."""
+        if not (self._binaries / "postgres").exists():
+            raise PostgresMissing(self._binaries)
+        # Not in pytest's own folder: its path is long, and closed to the server's user.
+        self.folder = Path(tempfile.mkdtemp(prefix="perseid-pg-", dir="/tmp"))
+        assert len(bytes(self.folder)) <= _MAX_FOLDER
+        try:
+            self._make()
+            self._supervisor = self._run()
+            self._wait(self._supervisor)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server and remove everything; harmless if it does not run."""
+        if self._supervisor is not None:
+            self._supervisor.terminate()
+            self._supervisor.wait(STOP_SECONDS)
+            self._supervisor = None
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = Path()
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def database(self) -> str:
+        """The SQLAlchemy URL of a new, empty database."""
+        name = f"test_{next(self._numbers)}"
+        with self._connect() as connection:
+            # template0 is what PostgreSQL itself never lets anybody change.
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name))
+            )
+        return f"postgresql+psycopg://{USER}@/{name}?host={self.folder}"
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(host=str(self.folder), user=USER, dbname="postgres", autocommit=True)
+
+    def _make(self) -> None:
+        shutil.chown(self.folder, self._process().get("user", os.getuid()))
+        # Losing a cluster that is not made yet is no loss, so this need not wait for the disk.
+        done = subprocess.run(
+            [
+                *(self._binaries / "initdb", "--pgdata", self.folder / "data", "--username", USER, "--auth", "trust"),
+                *("--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            **self._process(),
+        )
+        if done.returncode != 0:
+            raise PostgresFailed(f"initdb failed:\n{done.stdout}")
+
+    def _run(self) -> subprocess.Popen[bytes]:
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "fsync": "on" if self._fsync else "off",
+            "max_connections": "60",  # a test of many writers has some dozens
+            "shared_buffers": "16MB",  # what the tests write fits, and there may be as many servers as cores
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        server = [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
+        supervised = ["sh", "-c", _SUPERVISOR, "sh", str(self.folder), str(os.getpid()), *server]
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *supervised],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us; we stop the server when we are through with it
+                **self._process(),
+            )
+
+    def _wait(self, supervisor: subprocess.Popen[bytes]) -> None:
+        """Wait until the server answers."""
+        with (self.folder / "log").open(
+            "rb"
+        ) as words:  # held open, for a supervisor whose server has failed removes the folder
+            until = time.monotonic() + START_SECONDS
+            while supervisor.poll() is None and time.monotonic() < until:
+                try:
+                    self._connect().close()
+                except psycopg.OperationalError:
+                    time.sleep(0.02)
+                else:
+                    return
+            raise PostgresFailed(f"the server did not start:\n{words.read().decode(errors='replace')[-2000:]}")
+
+    @staticmethod
+    def _process() -> dict[str, Any]:
+        """How its processes are run: not as root, and untouched by variables that are about somebody else's server."""
+        options: dict[str, Any] = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}}
+        if os.getuid() == 0:
+            user = _server_user()
+            options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        return options
+
+
+def _server_user() -> pwd.struct_passwd:
+    for name in _SERVER_USERS:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise PostgresFailed(f"root must not run it, and none of the users {', '.join(_SERVER_USERS)} exists")
+
+
+@cache
+def _shared() -> Cluster:
+    cluster = Cluster()
+    cluster.start()
+    atexit.register(cluster.stop)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Cluster:
+    """The cluster of this process.
+
+    It belongs to the process and not to the fixture, because every conftest.py that imports a fixture has one of
+    its own.
+    """
+    return _shared()
