@@ -13,6 +13,8 @@ JOBS ?= auto
 FUZZ_SECONDS ?= 60
 # How often `make crash` kills.
 CRASH_ROUNDS ?= 200
+# With how many records `make bench` fills ledgers; several numbers with commas between.
+RECORDS ?= 10000
 
 # The environment belongs to one Python. Naming another one makes it anew; naming none keeps the one that is there.
 ifneq ($(origin PYTHON),file)
@@ -69,8 +71,9 @@ fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
 crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
 
-bench: env  ## print what things cost
+bench: env  ## print what things cost (RECORDS=10000,100000,1000000 for larger ledgers)
 	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
 
 lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
 	$(BIN)/python tools/lock.py

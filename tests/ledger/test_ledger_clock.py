@@ -78,6 +78,15 @@ def test_an_operator_may_accept_the_clock_after_a_look() -> None:
     assert machine.clock(accepted=True).date(NOW) == NOW + 64 * YEAR
 
 
+def test_an_accepted_clock_that_jumps_later_is_refused() -> None:
+    machine = Machine(wall=0)
+    clock = machine.clock(accepted=True)
+    assert clock.date(NOW) == NOW
+    machine.wall += 20 * 365 * 86_400 * SECOND
+    with pytest.raises(WrongClock, match="jumped"):
+        clock.date(NOW)
+
+
 @pytest.mark.parametrize("year", [2039, 2056, 2090])
 def test_any_year_after_the_release_is_an_ordinary_year(year: int) -> None:
     wall = (year - 1970) * 31_556_952 * SECOND

@@ -123,6 +123,23 @@ def test_a_wrong_clock_leases_nothing(log: Log, machine: Machine) -> None:
     assert lease(log, 1, 5) == 5
 
 
+@pytest.mark.parametrize(("count", "now"), [(-1, 5), (1, -5), (1, 1 << 63), (1 << 63, 0)])
+def test_numbers_that_there_are_not_are_not_leased(log: Log, count: int, now: int) -> None:
+    outcomes = log.append([Lease(SCOPE, 10, 0), Lease(SCOPE, count, now), Lease(SCOPE, 1, 0), change("a")])
+    assert [isinstance(outcome, Failed) for outcome in outcomes] == [False, True, False, False]
+    assert lease(log, 1, 0) == 11
+
+
+@pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
+def test_an_error_of_the_database_is_no_answer_to_one_request(log: Log) -> None:
+    def make(lender: Lender) -> list[Draft]:
+        return [change(str(lender.lease({}, 1, 0))).draft]  # type: ignore[arg-type]
+
+    with pytest.raises(Exception, match="adapt"):
+        log.append([Lease(SCOPE, 10, 0), Mint(make)])
+    assert lease(log, 1, 0) == 0, "the whole transaction was undone"
+
+
 MINTER = textwrap.dedent(
     """
     import secrets, sys, time

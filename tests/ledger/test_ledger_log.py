@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from perseid.ledger.clock import SECOND, TOLERANCE
 from perseid.ledger.entry import Action, State
 from perseid.ledger.errors import Damaged, Moved, NewerFormat, WrongClock
 from perseid.ledger.log import MAX_GROUP, Log
+from perseid.ledger.requests import Append, Failed
 from perseid.ledger.schema import metadata
 from perseid.ledger.signing import sign_checkpoint
 from perseid.ledger.store import Store
@@ -79,6 +81,16 @@ def test_a_group_in_which_nothing_succeeds_changes_nothing(log: Log) -> None:
     log.append([change("a", a=0)])
     log.append([])
     assert look(log).size == verified(log) == 1
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff"])
+def test_what_has_no_stored_form_fails_alone(log: Log, text: str) -> None:
+    draft = change("a", url("x")).draft
+    wrong = [replace(draft, note=text), replace(draft, handle=f"10.1/{text}"), replace(draft, actor=text)]
+    erases_nothing = Append(draft, redacts={7: frozenset((b"x",))})
+    outcomes = log.append([*(Append(one) for one in wrong), erases_nothing, change("b")])
+    assert [isinstance(outcome, Failed) for outcome in outcomes] == [True, True, True, True, False]
+    assert verified(log) == 1
 
 
 def test_a_group_has_an_end(log: Log) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from perseid.ledger.errors import TooBusy
+from perseid.ledger.errors import OutcomeUnknown, TooBusy
 from perseid.ledger.log import Log
 from perseid.ledger.store import BUSY_SECONDS, Store
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, look, open_store, url, verified
@@ -38,11 +38,14 @@ class Wire:
         self.where = address.set(query={"host": str(folder)}).render_as_string(hide_password=False)
         self.breaks: str | None = None
         self.broken = 0
+        self.gone_then = False  # whether nobody can connect any more once it has broken
         self._sockets = [self._listener]
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     def close(self) -> None:
+        if self._listener.fileno() < 0:
+            return
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -69,9 +72,11 @@ class Wire:
         with contextlib.suppress(OSError):
             while octets := client.recv(65536):
                 how = None
-                if self.breaks and b"COMMIT" in octets:
+                if self.breaks and b"COMMIT\0" in octets:
                     how, self.breaks = self.breaks, None
                     self.broken += 1
+                    if self.gone_then:
+                        self._listener.shutdown(socket.SHUT_RDWR)
                 if how == "behind":
                     deaf.set()
                 if how != "before":
@@ -116,6 +121,33 @@ def test_a_lost_commit_is_settled_by_its_token_and_written_once(store: Store, wi
     log.store.close()
 
 
+@pytest.mark.parametrize(("how", "written"), [("before", 1), ("behind", 2)])
+def test_a_lost_commit_that_cannot_be_settled_is_not_called_unwritten(
+    store: Store, wire: Wire, how: str, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_of_today(store).create(SIGNER)
+    log = log_of_today(open_store(wire.where))
+    log.append([change("a")])
+    monkeypatch.setattr("perseid.ledger.log._PAUSES", (0.01, 0.01))
+    wire.breaks, wire.gone_then = how, True
+    with pytest.raises(OutcomeUnknown, match="look before you try again"):
+        log.append([change("b")])
+    log.store.close()
+    deadline = time.monotonic() + DEADLINE
+    while verified(log_of_today(store)) != written:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_database_that_is_away_is_told_soon(store: Store, wire: Wire) -> None:
+    log_of_today(store).create(SIGNER)
+    log = log_of_today(open_store(wire.where))
+    wire.close()
+    with pytest.raises(TooBusy, match="nothing was written"):
+        log.append([change("a")])
+    log.store.close()
+
+
 STOPPER = textwrap.dedent(
     """
     import os, signal, sys
@@ -156,8 +188,8 @@ def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(st
 def test_who_cannot_get_the_head_is_told_to_come_back(
     store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perseid.ledger.log.ATTEMPTS", 1)
-    monkeypatch.setattr("perseid.ledger.store._SESSION", "-c lock_timeout=200ms")
+    monkeypatch.setattr("perseid.ledger.log._PAUSES", ())
+    monkeypatch.setattr("perseid.ledger.store._LIMITS", "SET LOCAL lock_timeout = '200ms'")
     other = log_of_today(open_store(where))
     with store.writing() as connection:
         connection.connection.cursor().execute(log.statements.lock_head)

@@ -9,9 +9,10 @@ from perseid.ledger import sql_views
 from perseid.ledger.entry import Action, State
 from perseid.ledger.errors import Damaged
 from perseid.ledger.log import Log
-from perseid.ledger.sql_views import rebuild, tables_of_rebuilds
+from perseid.ledger.redaction import redaction
+from perseid.ledger.sql_views import Superseded, drop_unfinished, rebuild, unfinished
 from perseid.ledger.store import Store
-from tests.ledger.ledgers import appended, change, log_of_today, open_store, url, verified
+from tests.ledger.ledgers import appended, change, key, log_of_today, open_store, url, verified
 
 VIEWS = ("records", "targets")
 
@@ -83,8 +84,46 @@ def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
         with pytest.raises(KeyboardInterrupt):
             rebuild(log, "records", break_off)
     with store.reading() as connection:
-        assert tables_of_rebuilds(connection) == ["records_next"]
+        assert [name.rpartition("_")[0] for name in unfinished(connection)] == ["records_next"]
     assert verified(log) == 301
     rebuild(log, "records")
     with store.reading() as connection:
-        assert tables_of_rebuilds(connection) == []
+        assert unfinished(connection) == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_of_two_rebuilds_the_later_one_wins_and_the_other_says_so(log: Log, view: str) -> None:
+    fill(log)
+
+    def begin_another(done: int) -> None:
+        if done == 20:
+            rebuild(log, view)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_views, "CHUNK", 20)
+        with pytest.raises(Superseded):
+            rebuild(log, view, begin_another)
+    assert verified(log) == 301
+
+
+def test_what_is_erased_while_a_view_is_built_is_not_in_it(log: Log, store: Store) -> None:
+    fill(log)
+    log.append([change("gone", url("https://example.org/planted-4711")), change("gone")])
+
+    erased: list[int] = []
+
+    def erase(done: int) -> None:
+        if done == 300 and not erased:
+            erased.append(done)
+            with log.reading() as reading:
+                request = redaction(reading, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
+            log.append([request])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_views, "CHUNK", 20)
+        assert rebuild(log, "targets", erase) == 304
+    assert verified(log) == 304
+    drop_unfinished(log)
+    with store.reading() as connection:
+        assert unfinished(connection) == []
+        assert not [row for row in connection.execute(text("SELECT target FROM targets")) if b"planted" in row[0]]

@@ -46,7 +46,7 @@ def test_a_reader_of_an_earlier_state_delays_the_erasure_only(log: Log, tmp_path
     assert old.data in octets_on_disk(tmp_path), "the reader still sees it"
     reader.execute("COMMIT")
     reader.close()
-    log.append([change("b")])
+    log.forget()
     assert old.data not in octets_on_disk(tmp_path)
 
 
@@ -81,13 +81,13 @@ def _flipped(octets: bytes, place: int) -> bytes:
 
 def test_a_full_disk_refuses_writing_reading_goes_on_and_writing_resumes(log: Log, store: Store) -> None:
     log.append([change("a", url("x"))])
-    with store.engine.connect() as connection:
+    with store.connect() as connection:
         pages = connection.connection.cursor().execute("PRAGMA page_count").fetchone()[0]
     large = url("x" * 500_000)
 
     def limit(pages: int) -> None:
         # The limit belongs to a connection; the pool of this test has one.
-        with store.engine.connect() as connection:
+        with store.connect() as connection:
             connection.connection.cursor().execute(f"PRAGMA max_page_count = {pages}")
 
     limit(pages + 10)

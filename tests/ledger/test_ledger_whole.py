@@ -8,18 +8,23 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from perseid.ledger.answers import Answers
+from perseid.ledger.checkpoint import Signer
 from perseid.ledger.entry import Action, State
+from perseid.ledger.errors import TooBusy
 from perseid.ledger.keys import homed_name, policy_name
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.redaction import redaction
 from perseid.ledger.requests import Append
-from perseid.ledger.store import Store
-from perseid.ledger.verification import open_checkpoint
+from perseid.ledger.signing import WrongKey
+from perseid.ledger.store import READERS, Store
+from perseid.ledger.verification import InvalidProof, open_checkpoint
 from perseid.records import Value
 from tests.ledger.ledgers import (
     SIGNER,
@@ -62,6 +67,16 @@ def found(ledger: Ledger, name: str) -> list[bytes] | None:
     return None if item is None else [Value.from_bytes(value, 0).data for value in item.values]
 
 
+def signed_size(ledger: Ledger, signer: Signer) -> int:
+    """How many entries the latest checkpoint is about, if that key signed it."""
+    with ledger.reading() as reading:
+        note = reading.checkpoint()
+    try:
+        return open_checkpoint(note or "", signer.public).size
+    except InvalidProof:
+        return 0
+
+
 def test_what_was_acknowledged_is_visible_at_once(opened: Ledger) -> None:
     for number in range(50):
         name = str(number % 7)
@@ -69,7 +84,7 @@ def test_what_was_acknowledged_is_visible_at_once(opened: Ledger) -> None:
         assert found(opened, name) == [f"x{number}".encode()]
     opened.append(change("0", action=Action.DELETE, state=State.ABSENT))
     assert found(opened, "0") is None
-    assert opened.answers.ready
+    until(lambda: opened.ready)
     assert opened.answers.differences(opened.log.reading) is None
 
 
@@ -197,15 +212,84 @@ def test_checkpoints_are_signed_while_there_are_changes(store: Store, tmp_path: 
     log.create(SIGNER)
     with Ledger(log, Answers(tmp_path / "answers"), SIGNER) as ledger:
         ledger.append(change("a"))
-
-        def signed() -> int:
-            with ledger.reading() as reading:
-                note = reading.checkpoint()
-            return open_checkpoint(note, SIGNER.public).size if note else 0
-
-        until(lambda: signed() == 1)
+        until(lambda: signed_size(ledger, SIGNER) == 1)
         ledger.append(change("b"))
-        until(lambda: signed() == 2)
+        until(lambda: signed_size(ledger, SIGNER) == 2)
+
+
+def test_a_view_that_fails_in_any_way_does_not_fail_a_write(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("no view today")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(opened.answers, "apply", fail)
+        assert appended(opened.append(change("a", url("1")))[0]).seq == 1
+        assert found(opened, "a") == [b"1"]
+    until(lambda: opened.ready)
+    assert found(opened, "a") == [b"1"]
+
+
+@pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
+def test_a_lost_connection_does_not_end_the_looking_after(opened: Ledger, where: str, tmp_path: Path) -> None:
+    with second_node(where, tmp_path / "other") as other:
+        other.append(change("a", url("1")))
+        until(lambda: found(opened, "a") == [b"1"])
+        with other.log.store.connect() as connection:
+            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            connection.execute(text(end))
+        other.append(change("a", url("2")))
+        until(lambda: found(opened, "a") == [b"2"])
+        until(lambda: opened.ready)
+
+
+def test_many_readers_do_not_keep_anybody_from_writing(opened: Ledger) -> None:
+    with ExitStack() as readings:
+        for _ in range(READERS - 4):
+            assert readings.enter_context(opened.reading()).size == 0
+        assert appended(opened.append(change("a", url("1")))[0]).seq == 1
+
+
+def test_who_comes_when_too_many_read_is_told(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened.log.store.engine.pool, "_timeout", 0.1)
+    with ExitStack() as readings:
+
+        def read() -> None:
+            for _ in range(READERS + 1):
+                readings.enter_context(opened.reading())
+
+        with pytest.raises(TooBusy, match="reading"):
+            read()
+
+
+def test_a_running_ledger_signs_with_the_next_key_after_a_rotation(store: Store, tmp_path: Path) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    successor = Signer.generate(SIGNER.name, bytes(range(9, 41)))
+    with Ledger(log, Answers(tmp_path / "answers"), SIGNER) as ledger:
+        ledger.append(change("a"))
+        ledger.rotate_key(successor, "cli", "local:alice")
+        ledger.append(change("b"))
+        until(lambda: signed_size(ledger, successor) == 3)
+    assert verified(log_of_today(store)) == 3
+    without = Ledger(log_of_today(store), Answers(tmp_path / "answers"))
+    with pytest.raises(WrongKey):
+        without.rotate_key(SIGNER, "cli", "local:alice")
+    without.close()
+
+
+def test_a_damaged_view_is_not_believed_and_built_anew(opened: Ledger) -> None:
+    opened.append(change("a", url("1")), Append(change("x", handle=homed_name("0.NA/10.9")).draft))
+    until(lambda: opened.ready)
+    generation = opened.answers._current()
+    with generation.begin(write=True) as txn:
+        txn.put(b"10.1/A", b"\x81\xff\xff", db=generation.handles)
+        txn.put(b"10.9", b"\xff", db=generation.prefixes)
+    assert found(opened, "a") == [b"1"]
+    prefix = opened.prefix(b"10.9")
+    assert prefix is not None
+    assert prefix.homed
+    until(lambda: opened.ready)
+    assert opened.answers.find(b"10.1/a") == opened._find_in_records(b"10.1/a")
 
 
 FULL_DISK = textwrap.dedent(

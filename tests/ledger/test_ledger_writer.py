@@ -40,7 +40,7 @@ class Gate:
 def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log: Log) -> None:
     def work(who: int) -> list[int]:
         requests = [change(f"{who}-{number}", url(str(number))) for number in range(50)]
-        return [appended(writer.submit(request).result(DEADLINE)).seq for request in requests]
+        return [appended(writer.submit(request)[0].result(DEADLINE)).seq for request in requests]
 
     with ThreadPoolExecutor(16) as pool:
         numbers = [number for found in pool.map(work, range(16)) for number in found]
@@ -51,9 +51,9 @@ def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log:
 def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append)
-    first = writer.submit(change("first"))
+    first = writer.submit(change("first"))[0]
     assert gate.entered.wait(DEADLINE)
-    others = [writer.submit(change(str(number))) for number in range(100)]
+    others = [writer.submit(change(str(number)))[0] for number in range(100)]
     gate.let.set()
     assert appended(first.result(DEADLINE)).seq == 1
     assert [appended(other.result(DEADLINE)).seq for other in others] == list(range(2, 102))
@@ -62,7 +62,7 @@ def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> Non
 
 
 def test_only_one_of_many_creates_a_name(writer: Writer, log: Log) -> None:
-    futures = [writer.submit(change("same", same=0)) for _ in range(64)]
+    futures = [writer.submit(change("same", same=0))[0] for _ in range(64)]
     outcomes = [future.result(DEADLINE) for future in futures]
     assert sum(isinstance(outcome, Moved) for outcome in outcomes) == 63
     assert verified(log) == 1
@@ -78,20 +78,20 @@ def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: 
 
     writer = Writer(append)
     with pytest.raises(StorageFull):
-        writer.submit(change("a")).result(DEADLINE)
+        writer.submit(change("a"))[0].result(DEADLINE)
     broken = False
-    assert appended(writer.submit(change("a")).result(DEADLINE)).seq == 1
+    assert appended(writer.submit(change("a"))[0].result(DEADLINE)).seq == 1
     writer.close()
 
 
 def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append, limit=3)
-    futures: list[Future[Outcome]] = [writer.submit(change("first"))]
+    futures: list[Future[Outcome]] = [writer.submit(change("first"))[0]]
     assert gate.entered.wait(DEADLINE)
-    futures += [writer.submit(change(str(number))) for number in range(3)]
+    futures += [writer.submit(change(str(number)))[0] for number in range(3)]
     with pytest.raises(TooBusy, match="try again"):
-        writer.submit(change("late"))
+        writer.submit(change("late"))[0]
     gate.let.set()
     assert [appended(future.result(DEADLINE)).seq for future in futures] == [1, 2, 3, 4]
     writer.close()
@@ -100,9 +100,9 @@ def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:
 def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append)
-    writer.submit(change("first"))
+    writer.submit(change("first"))[0]
     assert gate.entered.wait(DEADLINE)
-    withdrawn, other = writer.submit(change("withdrawn")), writer.submit(change("other"))
+    withdrawn, other = writer.submit(change("withdrawn"))[0], writer.submit(change("other"))[0]
     assert withdrawn.cancel()
     gate.let.set()
     assert appended(other.result(DEADLINE)).seq == 2
@@ -112,9 +112,9 @@ def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
 
 def test_closing_finishes_what_waits_and_takes_nothing_more(log: Log) -> None:
     writer = Writer(log.append)
-    futures = [writer.submit(change(str(number))) for number in range(200)]
+    futures = [writer.submit(change(str(number)))[0] for number in range(200)]
     writer.close()
     writer.close()
     assert [appended(future.result(0)).seq for future in futures] == list(range(1, 201))
     with pytest.raises(TooBusy, match="closed"):
-        writer.submit(change("late"))
+        writer.submit(change("late"))[0]

@@ -72,6 +72,9 @@ _TYPE_AT = 14
 _TYPE_TEXT_AT = 18
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
+_TELLING = frozenset(
+    type_.upper().encode()[:4] for type_ in (HS_ALIAS, LOCATIONS)
+)  # how types begin that flags tell of
 _REFERRALS = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _SINGLE = [bytes((number,)) for number in range(0x80)]
 _MOST_SHIFT = 28  # numbers have at most five octets
@@ -125,16 +128,14 @@ class HandleItem:
             state = change.state if change.state < _OTHER_STATE else State(_OTHER_STATE)
             return cls(spelling, state, change.exact, private=True)
         values = tuple([content for content in change.contents if _is_public(content)])
-        types = [_type_of(content).upper() for content in values]
-        return cls(
-            spelling,
-            change.state,
-            change.exact,
-            len(values) < len(change.contents),
-            _has_type(types, HS_ALIAS),
-            _has_type(types, LOCATIONS),
-            values,
-        )
+        alias = location = False
+        for content in values:
+            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + 4].upper() in _TELLING:
+                types = (_type_of(content).upper(),)
+                alias = alias or _has_type(types, HS_ALIAS)
+                location = location or _has_type(types, LOCATIONS)
+        private = len(values) < len(change.contents)
+        return cls(spelling, change.state, change.exact, private, alias, location, values)
 
     @property
     def key(self) -> bytes:

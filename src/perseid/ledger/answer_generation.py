@@ -35,6 +35,7 @@ _APPLIED = b"applied"
 _BUILT = b"built"
 _SEQ = Struct("<Q")
 _NO_LEAF = bytes(32)
+_ABOUT_PREFIXES = (b"0.NA/", b"0.SITE/")
 _DATABASES = (b"handles", b"prefixes", b"meta")
 
 BROKEN: Final = (
@@ -123,12 +124,22 @@ class Generation:
     def write(self, txn: Transaction, ledger_id: bytes, changes: Sequence[Change]) -> None:
         """Apply entries which follow on the last one applied."""
         handles = self.handles
+        cursor = txn.cursor(handles)
+        last = cursor.key() if cursor.last() else b""
         for change in changes:
             record = change.key
             if not is_local(record):
                 key = store_key(record)
-                _put(txn, handles, key, merge(key, txn.get(key, db=handles), record, HandleItem.of(change)))
-            self._write_prefix(txn, change)
+                item = HandleItem.of(change)
+                if key > last:
+                    # Behind all others it is appended, which fills pages to the brim; names are often counted.
+                    if item is not None:
+                        txn.put(key, item.to_bytes(key), append=True, db=handles)
+                        last = key
+                else:
+                    _put(txn, handles, key, merge(key, txn.get(key, db=handles), record, item))
+            if record.startswith(_ABOUT_PREFIXES):
+                self._write_prefix(txn, change)
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
 
     def _write_prefix(self, txn: Transaction, change: Change) -> None:

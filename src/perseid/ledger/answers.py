@@ -21,6 +21,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -46,6 +47,7 @@ ROUNDS: Final = 8
 READER_CHECK_EVERY: Final = 1_024
 """After so many transactions the places of killed readers are freed: one killed in a read keeps old pages in use."""
 
+_TURN_INTERVAL = 0.02  # seconds between two looks whether another process still builds
 _OPENINGS = 3  # tries to open a generation that is exchanged for another one at that moment
 _NO_STATE = memoryview(bytes(64)).cast("Q")  # as if the state file said that there is no view
 _FAILURES = (lmdb.Error, OSError, LedgerError)
@@ -276,20 +278,33 @@ class Answers(AnswersReader):
         """
         followed = self._follow(look)
         if followed is None:
-            with self._alone():
+            with self._alone(progress):
                 followed = self._follow(look)  # another process may have built it meanwhile
                 if followed is None:
                     self._file.invalidate(self._words[WORD_GENERATION])
                     followed = self._build(look, progress)
         return followed
 
-    def rebuild(self, look: Look, progress: Progress | None = None) -> bool:
+    def rebuild(self, look: Look, progress: Progress | None = None, since: int | None = None) -> bool:
         """Build the view anew while the old one is in use, and leave nothing of that: it also erases.
 
-        False if there was no room; the old view, if there was one, then stays in use.
+        With `since`, only if it was built before that entry; another process may have done it meanwhile. False if there
+        was no room; the old view, if there was one, then stays in use.
         """
-        with self._alone():
+        with self._alone(progress):
+            if since is not None:
+                with suppress(Unavailable):
+                    if self.built >= since:
+                        return True
             return self._build(look, progress)
+
+    def behind(self, seq: int) -> None:
+        """Have readers resolve from the records until the view has come to an entry."""
+        self._file.need(seq)
+
+    def give_up(self) -> None:
+        """Have readers resolve from the records until the view has been built anew: it is not what was written."""
+        self._file.invalidate(self._words[WORD_GENERATION])
 
     def differences(self, look: Look) -> str | None:
         """Where the view is not what the ledger says: database and key of the first difference; None if nowhere.
@@ -395,11 +410,18 @@ class Answers(AnswersReader):
     # Generations
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While this process is the only one that makes or removes generations."""
+    def _alone(self, progress: Progress | None = None) -> Iterator[None]:
+        """While this process is the only one that makes or removes generations. Who waits is told now and then."""
         descriptor = os.open(self._folder / "lock", os.O_RDWR)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if progress is not None:
+                        progress(0)
+                    time.sleep(_TURN_INTERVAL)
             yield
         finally:
             os.close(descriptor)

@@ -52,7 +52,7 @@ class Signer:
 
     def hand_over(self, successor: LogKey) -> str:
         """The note by which this key names the next one."""
-        return self._note(f"{_ROTATION}\n{successor}\n")
+        return self._note(f"{_ROTATION}\n{self.public}\n{successor}\n")
 
     def _note(self, text: str) -> str:
         key = self.public
@@ -62,13 +62,22 @@ class Signer:
         return Ed25519PrivateKey.from_private_bytes(self._seed)
 
 
-def successor(note: str, key: LogKey) -> LogKey:
-    """The key that `key` hands over to, if it signed the note."""
+def handed_over(note: str) -> tuple[LogKey, LogKey]:
+    """The old key and the new one, as the old one signed it."""
     text, signatures = read_note(note)
     lines = text.split("\n")
-    if len(lines) != 3 or lines[0] != _ROTATION:
+    if len(lines) != 4 or lines[0] != _ROTATION:
         raise InvalidProof("the note does not hand over to another key")
+    old, new = LogKey.parse(lines[1]), LogKey.parse(lines[2])
     for name, key_id, signature in signatures:
-        if name == key.name and key_id == key.id and key.check(signature, text.encode()):
-            return LogKey.parse(lines[1])
-    raise InvalidProof(f"the hand-over is not signed by {key.name}")
+        if name == old.name and key_id == old.id and old.check(signature, text.encode()):
+            return old, new
+    raise InvalidProof(f"the hand-over is not signed by {old.name}")
+
+
+def successor(note: str, key: LogKey) -> LogKey:
+    """The key that `key` hands over to, if it signed the note."""
+    old, new = handed_over(note)
+    if old != key:
+        raise InvalidProof(f"the hand-over is not signed by {key.name}")
+    return new

@@ -44,7 +44,7 @@ class CheckedClock:
         """How often the clock stood behind the last entry by less than the tolerance."""
 
     def accept(self) -> None:
-        """Take the clock as it stands, on an operator's word."""
+        """Take the clock as it stands, on an operator's word. Jumps from there on are noticed all the same."""
         self._accepted = True
         self._offset = self._wall() - self._monotonic()
 
@@ -55,6 +55,9 @@ class CheckedClock:
     def date(self, last: int | None) -> int:
         """The date of the next entry, where the last one has the date `last`."""
         now = self._wall()
+        drift = now - self._monotonic() - self._offset
+        if abs(drift) > TOLERANCE:
+            raise WrongClock(f"the clock has jumped by {drift // SECOND:,} s while the program was running")
         if not self._accepted:
             self._judge(now, last)
         self._started = True
@@ -66,9 +69,6 @@ class CheckedClock:
     def _judge(self, now: int, last: int | None) -> None:
         if now < RELEASED:
             raise WrongClock("the clock shows a time before this version of the program was released")
-        drift = now - self._monotonic() - self._offset
-        if abs(drift) > TOLERANCE:
-            raise WrongClock(f"the clock has jumped by {drift // SECOND:,} s while the program was running")
         if last is None:
             return
         if now < last - TOLERANCE:

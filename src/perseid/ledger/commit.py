@@ -5,7 +5,7 @@ later requests of the same transaction see what earlier ones did.
 """
 
 from collections.abc import Callable, Iterable
-from types import MappingProxyType
+from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
@@ -13,10 +13,10 @@ from .chain import jump_of_next
 from .change import Change
 from .clock import CheckedClock
 from .entry import Draft, Entry, Kind, seal
-from .errors import LeaseClosed, Moved
-from .requests import Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
+from .errors import Damaged, LeaseClosed, Moved
+from .requests import Append, Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
 from .rows import EntryRow, one_row
-from .schema import Statements
+from .schema import OTHER_SCOPES, Statements
 from .target_keys import targets_of
 from .tree import Frontier
 
@@ -24,6 +24,8 @@ _SECRET = b"HS_SECKEY"
 _TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
 _PERMISSIONS_AT = 13
 _PUBLIC_READ = 0x02
+_MOST = (1 << 63) - 1  # what a column holds
+_SQL_VIEWS = 2  # records and targets
 
 
 class Commit:
@@ -53,6 +55,7 @@ class Commit:
         self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
         self._redactions: list[tuple[int, int, int]] = []
         self._leaf = b""
+        self._broken = False  # the transaction, by an error of the database
         self.changes: list[Change] = []
 
     @property
@@ -67,19 +70,44 @@ class Commit:
         return row is not None and row[0] == self._token
 
     def take(self, request: Request) -> Outcome:
-        """Do what a request asks, unless something that its decision rested on has moved."""
-        if isinstance(request, Lease):
-            return self._lease(request)
-        moved = self._moved_since(request.rests_on)
-        if moved is not None:
-            return moved
-        if isinstance(request, Mint):
-            return self._mint(request)
+        """Do what a request asks, unless something that its decision rested on has moved.
+
+        What cannot be carried out fails alone. An error of the database is another matter: it fails the transaction.
+        """
         try:
-            contents = _contents(request.draft)
-        except Exception as error:  # noqa: BLE001 - one request that cannot be written must not fail the others
+            if isinstance(request, Lease):
+                return Leased(self.lease(request.scope, request.count, request.now), request.count)
+            moved = self._moved_since(request.rests_on)
+            if moved is not None:
+                return moved
+            prepared, redacts = self._prepare(request)
+        except LeaseClosed as closed:
+            return closed
+        except Exception as error:
+            if self._broken:
+                raise
             return Failed(error)
-        return self._append(request.draft, contents, request.redacts)
+        seq = self._frontier.size + 1
+        for draft, contents in prepared:
+            self._append(draft, contents)
+        for old, commitments in redacts.items():
+            self._redact(old, commitments, seq)
+        if isinstance(request, Mint):
+            return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
+        return Appended(seq, self._at)
+
+    def _prepare(self, request: Append | Mint) -> tuple[list[tuple[Draft, list[bytes]]], Redacts]:
+        """Everything about a request that can fail, before anything is changed."""
+        drafts, redacts = (request.make(self), {}) if isinstance(request, Mint) else ((request.draft,), request.redacts)
+        prepared = []
+        for draft in drafts:
+            if not (draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.door.isascii()):
+                f"{draft.handle}{draft.note}{draft.actor}{draft.door}".encode()  # refuses what has no UTF-8 form
+            prepared.append((draft, [value.to_bytes() for value in draft.values]))
+        for seq in redacts:
+            if not 0 < seq < self.first or self._entry(seq).key != prepared[0][0].key:
+                raise ValueError(f"entry {seq} is none of {prepared[0][0].handle}, so nothing is erased from it")
+        return prepared, redacts
 
     def finish(self) -> None:
         """Write what has been collected and move the head."""
@@ -99,7 +127,9 @@ class Commit:
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
-        cursor.execute(statements.move_views, (self._frontier.size, self._leaf))
+        cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
+        if cursor.rowcount != _SQL_VIEWS:
+            raise Damaged("a view has not come to the last entry of the ledger; rebuild records and targets")
         if statements.notify:
             cursor.execute(statements.notify)
 
@@ -111,14 +141,13 @@ class Commit:
                 return Moved(key, seen, found)
         return None
 
-    def _append(self, draft: Draft, contents: list[bytes], redacts: Redacts = MappingProxyType({})) -> Appended:
+    def _append(self, draft: Draft, contents: list[bytes]) -> None:
         key = draft.key
         previous = self._latest_of(key)
         seq = self._frontier.size + 1
         if previous:
-            row = self._row(previous)
-            before = Entry.from_body(previous, row[1], row[7])
-            nth = row[4] + 1
+            before = self._entry(previous)
+            nth = self._row(previous)[4] + 1
             jump = jump_of_next(nth, previous, self._links)
             kept = before.salts()
         else:
@@ -132,9 +161,6 @@ class Commit:
         self.changes.append(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents))
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
-        for old, commitments in redacts.items():
-            self._redact(old, commitments, seq)
-        return Appended(seq, self._at)
 
     def _move_targets(self, before: Entry | None, contents: Iterable[bytes], seq: int) -> None:
         if before is not None:
@@ -147,8 +173,7 @@ class Commit:
     def _latest_of(self, key: bytes) -> int:
         found = self._latest.get(key)
         if found is None:
-            self._cursor.execute(self._statements.record_seq, (key,))
-            row = self._cursor.fetchone()
+            row = self._query(self._statements.record_seq, (key,)).fetchone()
             found = self._latest[key] = int(row[0]) if row else 0
         return found
 
@@ -156,49 +181,51 @@ class Commit:
         """The row of an entry, written or not."""
         row = self._rows.get(seq)
         if row is None:
-            self._cursor.execute(self._statements.entry, (seq,))
-            row = one_row(self._cursor)
+            row = one_row(self._query(self._statements.entry, (seq,)))
         return row
+
+    def _entry(self, seq: int) -> Entry:
+        row = self._row(seq)
+        return Entry.from_body(seq, row[1], row[7])
+
+    def _query(self, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
+        """Ask the database; where that fails, so does the transaction."""
+        self._broken = True
+        self._cursor.execute(statement, parameters)
+        self._broken = False
+        return self._cursor
 
     def _links(self, seq: int) -> tuple[int, int]:
         row = self._row(seq)
         return row[2], row[3]
 
-    # Leasing and minting
-
-    def _lease(self, request: Lease) -> Leased | LeaseClosed:
-        try:
-            return Leased(self.lease(request.scope, request.count, request.now), request.count)
-        except LeaseClosed as closed:
-            return closed
+    # Leasing
 
     def lease(self, scope: bytes, count: int, now: int) -> int:
         """The first of so many numbers that were never leased in this scope; with a count of 0 only a look."""
-        cursor = self._cursor
-        cursor.execute(self._statements.lease, (scope,))
-        row = cursor.fetchone()
-        last, closed = row or (-1, 0)
+        if count < 0 or now < 0 or now + count > _MOST:
+            raise ValueError(f"{count} numbers from {now} on cannot be leased")
+        last, closed = self._leased(scope) or self._leased_before_restore(now > 0)
         if closed:
             raise LeaseClosed(scope, last)
         first = int(max(last + 1, now))
         if count:
-            cursor.execute(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
+            self._query(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
         return first
+
+    def _leased(self, scope: bytes) -> tuple[int, int] | None:
+        return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
+
+    def _leased_before_restore(self, clocked: bool) -> tuple[int, int]:
+        """How far a scope may have come of which the backup did not know; nowhere, if nothing was restored."""
+        noted = self._leased(OTHER_SCOPES)
+        if noted is None:
+            return -1, 0
+        return noted if clocked else (-1, 1)
 
     def exists(self, key: bytes) -> bool:
         """Whether a name has, or ever had, an entry."""
         return bool(self._latest_of(key))
-
-    def _mint(self, request: Mint) -> Minted | Failed:
-        try:
-            drafts = request.make(self)
-            contents = [_contents(draft) for draft in drafts]
-        except Exception as error:  # noqa: BLE001 - the answer to this request, and no one else's
-            return Failed(error)
-        seq = self._frontier.size + 1
-        for draft, values in zip(drafts, contents, strict=True):
-            self._append(draft, values)
-        return Minted(tuple(draft.handle for draft in drafts), seq, self._at)
 
     # Erasing
 
@@ -219,8 +246,7 @@ class Commit:
 
     def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
         """Erase from one entry what is under the commitments; tells whether there was any."""
-        row = self._row(seq)
-        entry = Entry.from_body(seq, row[1], row[7])
+        row, entry = self._row(seq), self._entry(seq)
         found = [slot for slot in entry.slots() if slot.commitment in commitments]
         if not found:
             return False
@@ -232,10 +258,6 @@ class Commit:
         else:
             self._cursor.execute(self._statements.rewrite_body, (body, seq))
         return True
-
-
-def _contents(draft: Draft) -> list[bytes]:
-    return [value.to_bytes() for value in draft.values]
 
 
 def _is_secret(content: bytes) -> bool:

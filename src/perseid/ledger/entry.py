@@ -13,8 +13,9 @@ random nonce in every leaf keeps entries without values from being guessed.
 docs/reference/ledger-format.md specifies both forms for whoever has only the file.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from struct import Struct
 from typing import Final, Self
 
@@ -261,11 +262,11 @@ class Draft:
     """The name, as it is spelled."""
     door: str
     """Where it came in: `native`, `http`, `cli` … one word."""
-    actor: str
+    actor: str = field(repr=False)
     """Who did it: `300:0.NA/12345`, `local:alice`."""
-    note: str = ""
+    note: str = field(default="", repr=False)
     """Why, or where from."""
-    values: tuple[Value, ...] = ()
+    values: tuple[Value, ...] = field(default=(), repr=False)
     """The record after it, by ascending index."""
     exact: bool = False
     """Whether small and capital letters of the suffix are told apart."""
@@ -286,25 +287,40 @@ def seal(
     `kept` has the salts of the record's values before, by their content: a value that did not change keeps its salt.
     This is `Entry.body` and `Entry.leaf_hash` in one go, for it is what appending mostly costs.
     """
-    fresh = iter_salts(random((3 + sum(content not in kept for content in contents)) * SALT_LENGTH))
-    nonce = next(fresh)
+    octets = random((3 + len(contents)) * SALT_LENGTH)  # more than needed, where values keep their salts
+    nonce, actor_salt, note_salt = octets[:16], octets[16:32], octets[32:48]
+    actor, note = f"{draft.door} {draft.actor}".encode(), draft.note.encode()
     name = draft.handle.encode("utf-8")
-    body = [_BODY.pack(FORMAT, draft.action, draft.state, draft.exact, len(name)), name, nonce]
-    leaf = [_LEAF.pack(FORMAT, seq, at, draft.action, draft.state, draft.exact, len(name)), name, nonce]
-    for kind, content in ((b"A", f"{draft.door} {draft.actor}".encode()), (b"N", draft.note.encode())):
-        salt = next(fresh)
-        body += (_OPEN_SLOT, salt, _LENGTH.pack(len(content)), content)
-        leaf.append(commitment(kind, salt, content))
-    count = _LENGTH.pack(len(contents))
-    body.append(count)
-    leaf.append(count)
+    pack = _LENGTH.pack
+    count = pack(len(contents))
+    body = [
+        _BODY.pack(FORMAT, draft.action, draft.state, draft.exact, len(name)),
+        name,
+        nonce,
+        _OPEN_SLOT,
+        actor_salt,
+        pack(len(actor)),
+        actor,
+        _OPEN_SLOT,
+        note_salt,
+        pack(len(note)),
+        note,
+        count,
+    ]
+    leaf = [
+        _LEAF.pack(FORMAT, seq, at, draft.action, draft.state, draft.exact, len(name)),
+        name,
+        nonce,
+        sha256(b"A" + actor_salt + actor).digest(),
+        sha256(b"N" + note_salt + note).digest(),
+        count,
+    ]
+    start = 48
     for content in contents:
-        salt = kept.get(content) or next(fresh)
-        body += (_OPEN_SLOT, salt, _LENGTH.pack(len(content)), content)
-        leaf.append(commitment(b"V", salt, content))
+        salt = kept.get(content) if kept else None
+        if salt is None:
+            salt = octets[start : start + 16]
+            start += 16
+        body += (_OPEN_SLOT, salt, pack(len(content)), content)
+        leaf.append(sha256(b"V" + salt + content).digest())
     return b"".join(body), leaf_hash(b"".join(leaf))
-
-
-def iter_salts(octets: bytes) -> Iterator[bytes]:
-    """Cut random octets into salts."""
-    return (octets[start : start + SALT_LENGTH] for start in range(0, len(octets), SALT_LENGTH))

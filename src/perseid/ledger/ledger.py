@@ -8,32 +8,29 @@ what was redacted, and signs checkpoints.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing
 from time import monotonic
 from typing import Final, Self
 
-from sqlalchemy.exc import DBAPIError
-
-from . import signing
 from .answer_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
 from .answers import Answers, Applied, Unavailable
 from .checkpoint import Signer
-from .errors import LedgerError
+from .errors import Damaged
 from .keys import HOMED, POLICY, record_key
 from .log import Log
 from .reading import Reading
 from .requests import Outcome, Request
 from .rows import change_of_entry
-from .signing import WrongKey, sign_checkpoint
+from .signing import WrongKey, rotate_key, sign_checkpoint
+from .sql_views import drop_unfinished
 from .watch import INTERVAL, Watch
 from .writer import Writer
 
 PAUSE: Final = 1.0
 """Seconds before something is tried again that failed: a full disk, a database that is away."""
 
-_MICROSECOND: Final = 1_000_000
 _logger = logging.getLogger(__name__)
 
 
@@ -48,9 +45,11 @@ class Ledger:
         self.log = log
         self.answers = answers
         self._signer = signer
+        self._signing = threading.Lock()
         self._stop = threading.Event()
-        self._erased = threading.Event()  # something, so that the answers view must be looked at
-        self._erased.set()
+        self._told = threading.Event()  # that the view must be looked at
+        self._told.set()
+        self._builder: threading.Thread | None = None
         answers.follow(log.reading)
         self._writer = Writer(self._commit)
         self._keeper = threading.Thread(target=self._keep, name="ledger keeper")
@@ -70,20 +69,35 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def ready(self) -> bool:
+        """Whether everything is as it should be: the view follows, and somebody looks after it."""
+        return self._keeper.is_alive() and self.answers.ready
+
     # Writing
 
-    def submit(self, request: Request) -> "Future[Outcome]":
-        """Hand a request in; its future is done when what it asked for is durable, and visible here."""
-        return self._writer.submit(request)
+    def submit(self, *requests: Request) -> "list[Future[Outcome]]":
+        """Hand requests in, all or none; a future is done when what it asked for is durable, and visible here."""
+        return self._writer.submit(*requests)
 
     def append(self, *requests: Request) -> list[Outcome]:
         """Hand requests in and wait for them all."""
-        return [future.result() for future in [self.submit(request) for request in requests]]
+        return [future.result() for future in self.submit(*requests)]
+
+    def rotate_key(self, new: Signer, door: str, actor: str) -> Outcome:
+        """Sign checkpoints with another key from here on."""
+        with self._signing:
+            if self._signer is None:
+                raise WrongKey("this process has no key to hand over from")
+            outcome = rotate_key(self.log, self._signer, new, door, actor)
+            self._signer = new
+        self._told.set()
+        return outcome
 
     def wait_until_erased(self, timeout: float) -> bool:
-        """Wait until what was erased from the ledger is in no file of the answers view either; whether it is so."""
+        """Wait until what was erased from the ledger is in no other file either; whether it is so."""
         deadline = monotonic() + timeout
-        while self._holds_erased():
+        while self.log.traces_left or self._erasure_due():
             if monotonic() > deadline:
                 return False
             self._stop.wait(INTERVAL)
@@ -92,10 +106,14 @@ class Ledger:
     def _commit(self, group: Sequence[Request]) -> list[Outcome]:
         committed = self.log.commit(group)
         # From here on the answer is success, whatever happens to the view.
-        if self.answers.apply(committed.changes) is Applied.BEHIND:
-            self.answers.follow(self.log.reading)
+        try:
+            if self.answers.apply(committed.changes) is Applied.BEHIND:
+                self.answers.follow(self.log.reading)
+        except Exception:
+            _logger.exception("the answers view cannot follow")
+            self.answers.behind(committed.changes[-1].seq)
         if committed.erased:
-            self._erased.set()
+            self._told.set()
         return committed.outcomes
 
     # Reading
@@ -110,12 +128,18 @@ class Ledger:
             return self.answers.find(name)
         except Unavailable:
             return self._find_in_records(name)
+        except Damaged:
+            self.answers.give_up()
+            return self._find_in_records(name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
         """What is known of a prefix, from where `find` takes it."""
         try:
             return self.answers.prefix(prefix)
         except Unavailable:
+            return self._prefix_in_records(prefix)
+        except Damaged:
+            self.answers.give_up()
             return self._prefix_in_records(prefix)
 
     def _find_in_records(self, octets: bytes) -> HandleItem | None:
@@ -153,63 +177,90 @@ class Ledger:
     # Keeping
 
     def _keep(self) -> None:
-        """Look after views and checkpoints until the ledger is closed."""
+        """Look after views and checkpoints until the ledger is closed, whatever goes wrong on the way."""
         while not self._stop.is_set():
             try:
-                with self._watching() as watch:
+                with closing(Watch(self.log)) as watch:
                     self._look_after(watch)
-            except Closing:
-                break
-            except (LedgerError, DBAPIError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - nobody else would do it
                 _logger.warning("looking after the ledger is tried again: %s", error)
                 self._stop.wait(PAUSE)
-        self._erase(lambda _: None)
-
-    @contextmanager
-    def _watching(self) -> Iterator[Watch]:
-        watch = Watch(self.log)
-        try:
-            yield watch
-        finally:
-            watch.close()
+        self._finish()
 
     def _look_after(self, watch: Watch) -> None:
-        signed = monotonic() if self._signer is None else 0.0
         due = 0.0  # when to look without having been told to: at once, and then after each pause
         while not self._stop.is_set():
             now = monotonic()
-            if watch.wait(self._stop) or now >= due:
-                self.answers.catch_up(self.log.reading, self._unless_closing)
-                self._erased.set()
+            if watch.wait(self._stop) or self._told.is_set() or now >= due:
+                self._told.clear()
+                if not self.answers.follow(self.log.reading) or self._erasure_due():
+                    self._start_building()
+            if now >= due:
                 due = now + PAUSE
-            self._erase(self._unless_closing)
-            if self._signer is not None and now - signed >= signing.INTERVAL / _MICROSECOND:
-                signed = now
-                self._sign(self._signer)
-        if self._signer is not None:
-            self._sign(self._signer)
+                self.log.forget()
+                self._sign()
 
-    def _sign(self, signer: Signer) -> None:
+    def _start_building(self) -> None:
+        """Have the answers view built, unless that is being done: others are followed meanwhile."""
+        if self._builder is None or not self._builder.is_alive():
+            self._builder = threading.Thread(target=self._build, name="answers builder")
+            self._builder.start()
+
+    def _build(self) -> None:
         try:
-            sign_checkpoint(self.log, signer)
-        except WrongKey as error:
-            _logger.warning("no more checkpoints are signed by this process: %s", error)
-            self._signer = None
+            self._stop.wait(0 if self._build_once() else PAUSE)
+        except Closing:
+            pass
+        except Exception as error:  # noqa: BLE001 - the keeper starts it again
+            _logger.warning("building the answers view is tried again: %s", error)
+            self._stop.wait(PAUSE)
 
-    def _erase(self, progress: Callable[[int], None]) -> None:
+    def _build_once(self) -> bool:
+        if not self.answers.catch_up(self.log.reading, self._unless_closing):
+            return False
+        return self._erase(self._unless_closing)
+
+    def _erase(self, progress: Callable[[int], None]) -> bool:
         """Build the answers view anew if data was erased, here or by others, that may stand in it still."""
-        if self._erased.is_set():
-            self._erased.clear()
-            if self._holds_erased() and not self.answers.rebuild(self.log.reading, progress):
-                self._erased.set()
+        last = self._erasure_due()
+        if not last:
+            return True
+        drop_unfinished(self.log)
+        return self.answers.rebuild(self.log.reading, progress, last)
 
-    def _holds_erased(self) -> bool:
+    def _erasure_due(self) -> int:
+        """The last erasure that the answers view has not seen the end of; 0 if there is none."""
         with self.reading() as reading:
             last = reading.last_erasure()
         try:
-            return last > self.answers.built
+            return last if last and last > self.answers.built else 0
         except Unavailable:
-            return bool(last)
+            return last
+
+    def _finish(self) -> None:
+        """What must be done before the end: erased data is gone, and the last entries are under a checkpoint."""
+        if self._builder is not None:
+            self._builder.join()
+        try:
+            self.log.forget()
+            self._erase(lambda _: None)
+            self._sign()
+        except Exception as error:  # noqa: BLE001 - the next start does it
+            _logger.warning("the ledger is closed, and this is left for the next start: %s", error)
+
+    def _sign(self) -> None:
+        """Sign a checkpoint if there is something to sign; on a quiet ledger nobody has to wait for that."""
+        with self._signing:
+            if self._signer is None:
+                return
+            with self.reading() as reading:
+                if reading.checkpoint_size() == reading.size:
+                    return
+            try:
+                sign_checkpoint(self.log, self._signer)
+            except WrongKey as error:
+                _logger.warning("no more checkpoints are signed by this process: %s", error)
+                self._signer = None
 
     def _unless_closing(self, _done: int) -> None:
         if self._stop.is_set():

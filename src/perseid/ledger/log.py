@@ -6,8 +6,10 @@ it is settled before anybody is answered: the next attempt locks the head, which
 looks whether the entry at the number in question carries this commit's token.
 """
 
+import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,10 +29,15 @@ from .verification import EMPTY_ROOT
 MAX_GROUP: Final = 10_000
 """The most requests in one commit: what one transaction may hold in memory, and how long others wait for the head."""
 
-ATTEMPTS: Final = 5
-"""How often a commit is tried again that others stood in the way of, each time after up to five seconds of waiting."""
+_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)
+"""Seconds before each new attempt: enough for a database that is started again."""
+
+_PATIENCE: Final = 0.2
+"""The longest of these pauses where it is known that nothing was written: then the caller is told soon, and may try
+again. Each attempt waits up to five seconds for the head besides."""
 
 TOKEN_LENGTH: Final = 16
+_LARGE: Final = 500  # requests in a commit, from which on the collection of garbage costs more than it brings
 SQL_VIEWS: Final = ("records", "targets")
 
 
@@ -46,6 +53,14 @@ class Committed:
     """Whether data was erased."""
 
 
+class Unsettled(OutcomeUnknown):
+    """A commit whose end was not heard of, and which must be settled."""
+
+    def __init__(self, attempt: tuple[int, Committed]) -> None:
+        super().__init__("the connection to the database was lost during a commit")
+        self.attempt = attempt
+
+
 class Log:
     """The log of one ledger in one store. One thread at a time appends; each reads in a `reading` of its own."""
 
@@ -54,7 +69,8 @@ class Log:
         self.clock = clock
         self.random = random
         self.statements = compile_statements(store.dialect)
-        self._traces_left = False  # of erased data, because a reader held an earlier state
+        self.traces_left = store.dialect == "sqlite"
+        """Whether erased data may have left traces: a reader held an earlier state, or somebody was killed."""
 
     def create(self, signer: Signer) -> None:
         """Begin a ledger in an empty store. The signer's name is the log's origin; its key signs checkpoints."""
@@ -74,30 +90,85 @@ class Log:
         if len(group) > MAX_GROUP:
             raise ValueError(f"a group has at most {MAX_GROUP:,} requests, not {len(group):,}")
         token = self.random(TOKEN_LENGTH)
-        done: tuple[int, Committed] | None = None  # of an attempt whose outcome is not known
-        problem: LedgerError | None = None
-        for _ in range(ATTEMPTS):
+        unsettled: tuple[int, Committed] | None = None  # an attempt whose end was not heard of, and its first entry
+        pauses = iter(_PAUSES)
+        committed: Committed | None = None
+        while committed is None:
             try:
-                with self.store.writing() as connection:
-                    cursor = connection.connection.cursor()
-                    commit = Commit(cursor, self.statements, self.clock, self.random, token)
-                    if done is None or not commit.was_committed(done[0]):
-                        outcomes = [commit.take(request) for request in group]
-                        commit.finish()
-                        if also is not None:
-                            also(connection)
-                        done = (commit.first, Committed(outcomes, commit.changes, commit.erased))
-                break
-            except (Contention, OutcomeUnknown) as error:
-                problem = error
-        else:
-            raise TooBusy("the ledger is held by another writer; nothing was written, try again shortly") from problem
-        if done[1].erased or self._traces_left:
-            self._traces_left = not self.store.forget_deleted()
-        return done[1]
+                committed = self._attempt(group, also, token, unsettled)
+            except (Contention, OutcomeUnknown) as problem:
+                if isinstance(problem, Unsettled):
+                    unsettled = problem.attempt
+                pause = next(pauses, None)
+                if pause is None or (unsettled is None and pause > _PATIENCE):
+                    raise self._given_up(unsettled is not None) from problem
+                time.sleep(pause)
+        if committed.erased:
+            self.traces_left = True
+            if self.store.dialect == "sqlite":
+                with suppress(Exception):  # it is committed, whatever happens now; the traces are removed later
+                    self.forget()
+        return committed
+
+    def _attempt(
+        self,
+        group: Sequence[Request],
+        also: Callable[[Connection], None] | None,
+        token: bytes,
+        unsettled: tuple[int, Committed] | None,
+    ) -> Committed:
+        attempt: tuple[int, Committed] | None = None
+        try:
+            with self.store.writing() as connection:
+                commit = Commit(connection.connection.cursor(), self.statements, self.clock, self.random, token)
+                if unsettled is not None and commit.was_committed(unsettled[0]):
+                    return unsettled[1]
+                with _without_collecting(len(group)):
+                    outcomes = [commit.take(request) for request in group]
+                    commit.finish()
+                if also is not None:
+                    also(connection)
+                attempt = commit.first, Committed(outcomes, commit.changes, commit.erased)
+            return attempt[1]
+        except OutcomeUnknown as error:
+            # Before everything was written nothing can have been committed.
+            if attempt is None:
+                raise
+            raise Unsettled(attempt) from error
+
+    @staticmethod
+    def _given_up(unsettled: bool) -> LedgerError:
+        if unsettled:
+            return OutcomeUnknown(
+                "the connection to the database was lost during a commit, and it cannot be asked whether that was "
+                "written; look before you try again"
+            )
+        return TooBusy("the ledger is held by another writer, or cannot be reached; nothing was written, try again")
+
+    def forget(self) -> None:
+        """Remove the traces of what was erased, if there are any; what a reader still sees goes the next time."""
+        if self.traces_left:
+            self.traces_left = not self.store.forget_deleted()
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
         """One state of the log, to read and prove from."""
         with self.store.reading() as connection:
             yield Reading(connection, self.statements)
+
+
+@contextmanager
+def _without_collecting(requests: int) -> Iterator[None]:
+    """Do without the collection of garbage during a large commit.
+
+    It makes some ten objects a request that all live until the end, and the collector would look through them over and
+    over: a seventh of the time.
+    """
+    pauses = requests >= _LARGE and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, literal, select, tuple_
 
 from .chain import latest_until
 from .change import Change
@@ -142,8 +142,8 @@ class Reading:
         wanted = (
             select(targets.c.target, entries)
             .join(entries, entries.c.seq == targets.c.seq)
-            .where(targets.c.target >= max(first, at), targets.c.target < end)
-            .where((targets.c.target > at) | (targets.c.seq > seq))
+            .where(targets.c.target >= first, targets.c.target < end)
+            .where(tuple_(targets.c.target, targets.c.seq) > tuple_(literal(at), literal(seq)))
             .order_by(targets.c.target, targets.c.seq)
             .limit(limit)
         )
@@ -196,6 +196,10 @@ class Reading:
         """The latest signed checkpoint; None if nothing was signed yet."""
         wanted = select(checkpoints.c.note).order_by(checkpoints.c.size.desc()).limit(1)
         return self._connection.execute(wanted).scalar()
+
+    def checkpoint_size(self) -> int | None:
+        """How many entries the latest signed checkpoint is about; None if nothing was signed yet."""
+        return self._connection.execute(select(func.max(checkpoints.c.size))).scalar()
 
     def _hashes(self, level: int, first: int, count: int) -> list[bytes]:
         if level:

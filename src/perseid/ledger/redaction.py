@@ -1,8 +1,10 @@
 """Erasing data for good: which entries hold it, and the entry that says who erased it and why.
 
-A value that did not change keeps its commitment from entry to entry, so all its copies are found by it, and all of them
-go. The tree holds commitments only and stays as it is.
+All values of the record's past with the same data go, whatever else of them differs: time, TTL, permissions, index. The
+tree holds commitments only and stays as it is.
 """
+
+from perseid.records.value import Value
 
 from .entry import Action, Draft, Entry, Slot
 from .errors import LedgerError
@@ -23,24 +25,26 @@ def redaction(reading: Reading, key: bytes, seq: int, index: int, by: tuple[str,
     entry = reading.as_of(key, seq)
     if latest is None or entry is None:
         raise NothingToRedact(f"the record had no values yet at entry {seq}")
-    slot = _slot(entry, index)
-    copies = {}
+    data = _data(entry, index)
+    copies: dict[int, frozenset[bytes]] = {}
     for one in reading.history(key):
-        holds = any(other.commitment == slot.commitment for other in one.values)
-        if holds:
-            copies[one.seq] = frozenset((slot.commitment,))
-        elif one.seq < entry.seq:
-            break  # copies lie in one stretch
+        found = frozenset(slot.commitment for slot in one.values if _holds(slot, data))
+        if found:
+            copies[one.seq] = found
     if latest.seq in copies:
-        message = f"value {index} is part of the record of {latest.handle} still; remove or replace it, then redact"
+        message = f"what value {index} held is part of the record of {latest.handle} still; remove or replace it first"
         raise NothingToRedact(message)
     note = f"value {index} of entry {entry.seq}: {reason}"
     draft = Draft(Action.REDACT, latest.state, latest.handle, *by, note, latest.record(), latest.exact)
     return Append(draft, {key: latest.seq}, copies)
 
 
-def _slot(entry: Entry, index: int) -> Slot:
-    for slot in entry.values:
-        if slot.content is not None and int.from_bytes(slot.content[:4], "big") == index:
-            return slot
+def _data(entry: Entry, index: int) -> bytes:
+    for value in entry.record():
+        if value.index == index:
+            return value.data
     raise NothingToRedact(f"entry {entry.seq} of {entry.handle} has no value {index}, or it is redacted already")
+
+
+def _holds(slot: Slot, data: bytes) -> bool:
+    return slot.content is not None and data in slot.content and Value.from_bytes(slot.content, 0).data == data

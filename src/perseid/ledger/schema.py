@@ -137,6 +137,9 @@ leases = Table(
 )
 """The last number leased in each scope; whether numbers are milliseconds; whether a restore left that open."""
 
+OTHER_SCOPES: Final = b""
+"""The scope of leases under which a restore notes how far scopes may have come of which the backup did not know."""
+
 CHANNEL: Final = "perseid_ledger"
 """On which PostgreSQL tells other nodes that there are new entries."""
 
@@ -212,7 +215,9 @@ def compile_statements(name: str) -> Statements:
         move_head=text(
             update(head).values(seq=bindparam("new_seq"), at=bindparam("new_at"), frontier=bindparam("new_frontier"))
         ),
-        move_views=text(update(views).values(seq=bindparam("new_seq"), leaf=bindparam("new_leaf"))),
+        move_views=text(
+            update(views).values(seq=bindparam("new_seq"), leaf=bindparam("new_leaf")).where(views.c.seq == last)
+        ),
         lock_head=text(state.with_for_update()),
         head=text(state),
         record_seq=text(select(records.c.seq).where(records.c.key == wanted)),

@@ -6,58 +6,121 @@ wait for long. When it has come to the last entry it takes the old one's place, 
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, MetaData, Table, delete, inspect, select, text, update
+from sqlalchemy import Connection, MetaData, Table, delete, func, inspect, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .entry import Entry
-from .errors import Contention, TooBusy
-from .log import ATTEMPTS, Log
+from .errors import Contention, LedgerError, TooBusy
+from .log import Log
 from .rows import entry_of, one_row
-from .schema import ledger, records, targets, views
+from .schema import ledger, records, redactions, targets, views
 from .target_keys import targets_of
 
 CHUNK: Final = 2_000
 """Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
 
+_T = TypeVar("_T")
+
+ATTEMPTS: Final = 5
+"""How often a chunk is tried again that others stood in the way of, each time after up to five seconds of waiting."""
+
 _VIEWS: Final = {"records": records, "targets": targets}
 
 
 def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: None) -> int:
-    """Compute the view `records` or `targets` from the entries, and put it in the old one's place; how many entries."""
-    table = _VIEWS[name].to_metadata(MetaData(), name=f"{name}_next")
-    build = {"records": _apply_records, "targets": _apply_targets}[name]
-    with log.store.writing() as connection:
-        table.drop(connection, checkfirst=True)  # of a rebuild that was broken off
-        table.create(connection)
-    done, reached_end = 0, False
-    while not reached_end:
-        done, reached_end = _step(log, table, build, done)
-        progress(done)
-    return done
+    """Compute the view `records` or `targets` from the entries, and put it in the old one's place; how many entries.
+
+    Only one table of a view is built at a time: a new attempt takes the place of one that is under way or was broken
+    off, and that one ends with `Superseded`. Where data is erased meanwhile, which the new table may hold already, it
+    is begun again.
+    """
+    build = _APPLY[name]
+    while True:
+        table = _VIEWS[name].to_metadata(MetaData(), name=f"{name}_next_{log.random(4).hex()}")
+        erased = _with_head(log, partial(_begin, name, table))
+        done, reached_end = 0, False
+        try:
+            while not reached_end:
+                done, reached_end = _with_head(log, partial(_step, log, table, build, done, erased))
+                progress(done)
+        except _Erased:
+            continue
+        return done
 
 
-def _step(log: Log, table: Table, build: "_Apply", done: int) -> tuple[int, bool]:
-    """Apply a chunk behind entry `done`; at the end of the log, switch."""
+def drop_unfinished(log: Log) -> None:
+    """Remove what broken-off attempts left: it may hold data that has been erased from the ledger."""
+    for name in _VIEWS:
+        _with_head(log, partial(_drop_unfinished, name))
+
+
+def _with_head(log: Log, work: Callable[[Connection, int], _T]) -> _T:
+    """Do something while nobody else can write, given how many entries there are."""
     for _ in range(ATTEMPTS):
+        # Others may hold the head, or read from the table that is to go.
         with suppress(Contention), log.store.writing() as connection:
-            # Others may hold the head, or read from the table that is to go.
             cursor = connection.connection.cursor()
             cursor.execute(log.statements.lock_head)
-            size = one_row(cursor)[0]
-            cursor.execute(log.statements.following, (done, done + CHUNK))
-            rows = cursor.fetchall()
-            build(connection, table, [entry_of(row) for row in rows], _previous_of(log, cursor, rows))
-            last = rows[-1][0] if rows else done
-            if last == size:
-                _switch(connection, table, last, rows[-1][6] if rows else None)
-            return last, last == size
+            return work(connection, one_row(cursor)[0])
     raise TooBusy("others kept the ledger from being changed; the view is as it was, try again")
 
 
+def _begin(name: str, table: Table, connection: Connection, size: int) -> int:
+    """Make room for a new attempt; the last erasure by now."""
+    _drop_unfinished(name, connection, size)
+    table.create(connection)
+    return _last_erasure(connection)
+
+
+def _drop_unfinished(name: str, connection: Connection, _size: int) -> None:
+    for left in unfinished(connection):
+        if left.startswith(f"{name}_next_"):
+            connection.execute(text(f"DROP TABLE {left}"))
+
+
+def unfinished(connection: Connection) -> list[str]:
+    """Tables that are being built, or were when somebody was killed."""
+    return [name for name in inspect(connection).get_table_names() if "_next_" in name]
+
+
+def _last_erasure(connection: Connection) -> int:
+    return int(connection.execute(select(func.max(redactions.c.by))).scalar() or 0)
+
+
+class Superseded(LedgerError):
+    """Another process began to build the same view, or removed what was built."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another process builds {name.partition('_')[0]}, or erased data; this attempt has ended")
+
+
+class _Erased(Exception):
+    """Data was erased that the new table may hold."""
+
+
+def _step(
+    log: Log, table: Table, build: "_Apply", done: int, erased: int, connection: Connection, size: int
+) -> tuple[int, bool]:
+    """Apply a chunk behind entry `done`; at the end of the log, switch."""
+    if not inspect(connection).has_table(table.name):
+        raise Superseded(table.name)
+    if _last_erasure(connection) != erased:
+        raise _Erased
+    cursor: Any = connection.connection.cursor()
+    cursor.execute(log.statements.following, (done, done + CHUNK))
+    rows = cursor.fetchall()
+    build(connection, table, [entry_of(row) for row in rows], _previous_of(log, cursor, rows))
+    last = rows[-1][0] if rows else done
+    if last == size:
+        _switch(connection, table, last, rows[-1][6] if rows else None)
+    return last, last == size
+
+
 def _switch(connection: Connection, table: Table, seq: int, leaf: bytes | None) -> None:
-    name = table.name.removesuffix("_next")
+    name = table.name.partition("_")[0]
     connection.execute(text(f"DROP TABLE {name}"))
     connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {name}"))
     if connection.dialect.name != "sqlite":
@@ -97,6 +160,4 @@ def _apply_targets(connection: Connection, table: Table, entries: Sequence[Entry
             connection.execute(table.insert(), [{"target": target, "seq": entry.seq} for target in new])
 
 
-def tables_of_rebuilds(connection: Connection) -> list[str]:
-    """Tables that a rebuild left when it was broken off; the next one removes them."""
-    return [name for name in inspect(connection).get_table_names() if name.endswith("_next")]
+_APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "targets": _apply_targets}

@@ -14,14 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import alembic.command
-import alembic.config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull
+from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull, TooBusy
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
@@ -30,17 +27,26 @@ milliseconds, so whoever needs longer has stopped."""
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 """A connection whose other end has vanished is noticed after eleven seconds."""
 
+_BUSY = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
 _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
-    f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}",
+    _BUSY,
     "PRAGMA cache_size = -65536",  # 64 MiB: the upper levels of the indexes of some million records
 )
-_SESSION = " ".join(
-    f"-c {name}={BUSY_SECONDS}s"
+_LIMITS = "; ".join(
+    f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-)
+)  # for those who may lock the head; readers may take their time
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
+    "THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+)  # what was acknowledged is on the disk, whatever the database is set to
+# Before the state is chosen that is read: a view that has just taken the place of another one is seen, or neither is.
+_SEE_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
+READERS: Final = 32
+"""Connections for reading at the same time; who comes later waits for one, and is told after five seconds."""
 _FULL = ("database or disk is full", "disk I/O error")
 _FULL_STATE = "53100"  # disk_full
 _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, deadlock, lock and statement time-outs
@@ -49,33 +55,50 @@ _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, dead
 class Store:
     """The connections of one process to the tables of one ledger."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, writing: Engine | None = None) -> None:
         self.engine = engine
+        # Writers have connections of their own: readers, however many, do not keep them from writing.
+        self._writing = engine if writing is None else writing
         self.dialect = engine.dialect.name
+        self._erased_at: object = None  # by the database's clock, while dead rows may be left
         # Statements of the hot paths run on the driver, whose errors come as they are.
-        self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
+        driver = engine.dialect.loaded_dbapi
+        self._driver_error: type[Exception] = driver.Error
+        self._lost_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
 
     @classmethod
     def sqlite(cls, path: Path) -> "Store":
         """The store in a file, which is made if it is not there."""
-        path.touch(mode=0o600)  # SQLite gives the files beside it the same rights
-        engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-        return cls(engine)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # SQLite gives the files beside it the same rights
+        engines = _engines(f"sqlite:///{path}", {"check_same_thread": False})
+        for engine in engines:
+            event.listen(engine, "connect", _prepare)
+            event.listen(engine, "begin", _begin)
+        return cls(*engines)
 
     @classmethod
     def postgres(cls, url: str) -> "Store":
         """The store in a database, given as `postgresql+psycopg://user@host/database`."""
-        engine = create_engine(url, connect_args={"options": _SESSION, **KEEP_ALIVE}, pool_pre_ping=True)
-        return cls(engine)
+        return cls(*_engines(url, dict(KEEP_ALIVE), pool_pre_ping=True))
 
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+        self._writing.dispose()
+
+    def connect(self) -> Connection:
+        """A connection of one's own, to be kept for long; it is taken from nobody."""
+        return self._writing.connect()
 
     def upgrade(self) -> None:
         """Bring the tables to the version of this program; those of a newer one are refused, and left alone."""
+        # Only here, because it costs every command 80 ms that never upgrades anything.
+        import alembic.command  # noqa: PLC0415
+        import alembic.config  # noqa: PLC0415
+        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+        from alembic.script import ScriptDirectory  # noqa: PLC0415
+
         config = alembic.config.Config()
         config.set_main_option("script_location", "perseid.ledger:migrations")
         with self.writing() as connection:
@@ -88,10 +111,16 @@ class Store:
             alembic.command.upgrade(config, "head")
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A transaction that may write; it is committed, and on the disk, when the block ends well."""
+    def writing(self, *, limited: bool = True) -> Iterator[Connection]:
+        """A transaction that may write; it is committed, and on the disk, when the block ends well.
+
+        Unless it is said otherwise, PostgreSQL ends it when it waits or stands still for some seconds.
+        """
         try:
-            with self.engine.connect().execution_options(perseid_writes=True) as connection, connection.begin():
+            connection = self._writing.connect().execution_options(**self._options(writes=True))
+            with connection, connection.begin():
+                if self.dialect != "sqlite":
+                    connection.exec_driver_sql(f"{_LIMITS}; {_DURABLE}" if limited else _DURABLE)
                 yield connection
         except (DBAPIError, self._driver_error) as error:
             raise self._explained(error) from error
@@ -99,24 +128,52 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state throughout."""
-        options = {} if self.dialect == "sqlite" else {"isolation_level": "REPEATABLE READ"}
-        with self.engine.connect().execution_options(**options) as connection, connection.begin():
-            yield connection
+        try:
+            connection = self.engine.connect().execution_options(**self._options(writes=False))
+            with connection, connection.begin():
+                if self.dialect != "sqlite":
+                    connection.exec_driver_sql(_SEE_VIEWS)
+                yield connection
+        except PoolTimeout as error:
+            raise TooBusy("too many are reading at the same time; try again shortly") from error
+
+    def _options(self, *, writes: bool) -> dict[str, Any]:
+        if self.dialect == "sqlite":
+            return {"perseid_writes": writes}
+        return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 
     def forget_deleted(self) -> bool:
         """Remove what was overwritten from where the database still has it: the write-ahead log, or dead rows.
 
-        False if a reader that looks at an earlier state kept it from that; it must then be tried again.
+        False if a reader that looks at an earlier state kept it from that; nobody waits, it is tried again later. In
+        PostgreSQL this takes as long as the tables are large.
         """
         if self.dialect != "sqlite":
-            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                connection.execute(text("VACUUM entries, targets"))
-            return True
-        with self.engine.connect() as connection:
+            return self._vacuum()
+        with self._writing.connect() as connection:
             cursor = connection.connection.cursor()
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            row = cursor.fetchone()
+            cursor.execute("PRAGMA busy_timeout = 0")
+            try:
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                row = cursor.fetchone()
+            finally:
+                cursor.execute(_BUSY)
         return row is not None and row[0] == 0
+
+    def _vacuum(self) -> bool:
+        """Remove dead rows, once nobody sees them any more."""
+        with self._writing.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if self._erased_at is None:
+                self._erased_at = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+            older = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND xact_start <= :erased"
+            )
+            if connection.execute(text(older), {"erased": self._erased_at}).scalar_one():
+                return False
+            connection.execute(text("VACUUM entries, targets"))
+        self._erased_at = None
+        return True
 
     def _explained(self, error: Exception) -> Exception:
         """What an error of the driver means here; itself, if it is none of those that are expected."""
@@ -131,8 +188,17 @@ class Store:
             return StorageFull("the database has no room to write; reading goes on, and writing when there is")
         if state in _CONTENTION_STATES:
             return Contention(f"the database gave the ledger to another writer ({state})")
-        lost = state is None or state.startswith(("08", "57P", "25P03"))
+        lost = isinstance(cause, self._lost_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the connection to the database was lost") if lost else error
+
+
+def _engines(url: str, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
+    """One for readers and one for writers. What is written or read never stands in an error: it may be private."""
+    common = {"connect_args": arguments, "hide_parameters": True, "pool_timeout": BUSY_SECONDS, **options}
+    return (
+        create_engine(url, pool_size=READERS // 4, max_overflow=READERS - READERS // 4, **common),
+        create_engine(url, pool_size=2, max_overflow=-1, **common),
+    )
 
 
 def _prepare(dbapi_connection: Any, _record: object) -> None:

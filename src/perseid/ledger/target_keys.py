@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address
 from struct import Struct
 from typing import Final
@@ -47,6 +48,12 @@ _UNWRITTEN_SCHEME: Final = b"https"
 _MAX_IDN_OCTETS: Final = 1_024
 """A longer host is left as it is: no name in the DNS has more than 253 characters, however they are written, and the
 time of the conversion grows with the square of the length."""
+
+_KEPT_HOSTS: Final = 1_024
+"""Most installations lead to a few hosts over and over, so their part of the key is remembered."""
+
+_MAX_KEPT_OCTETS: Final = 256
+"""Longer hosts are not remembered: no real name is, and strangers must not fill the memory."""
 
 # The user is what stands before the last "@", as browsers read it.
 _PARTS = re.compile(
@@ -205,6 +212,17 @@ def _rooted(path: bytes) -> bytes:
 
 def _authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
     """A key up to the path: host, scheme and port; None if that is no host."""
+    if len(name) <= _MAX_KEPT_OCTETS and len(scheme) <= _MAX_KEPT_OCTETS and port is None:
+        return _kept_authority(scheme, name)
+    return _new_authority(scheme, name, port)
+
+
+@lru_cache(_KEPT_HOSTS)
+def _kept_authority(scheme: bytes, name: bytes) -> bytes | None:
+    return _new_authority(scheme, name, None)
+
+
+def _new_authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
     found = _address_part(name[1:-1]) if name.startswith(b"[") else _host_part(name)
     if found is None:
         return None

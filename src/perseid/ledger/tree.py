@@ -11,6 +11,7 @@ hashes below it, so a proof costs a few hundred hashes at any size.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Self
 
+from .errors import Damaged
 from .verification import EMPTY_ROOT, HASH_LENGTH, node_hash
 
 TILE: Final = 256
@@ -118,6 +119,8 @@ def _complete(read: Read, start: int, height: int) -> bytes:
     """The root of the complete subtree of 2^height leaves that begins at `start`."""
     level, rest = divmod(height, TILE_BITS)
     hashes = list(read(level, start >> (level * TILE_BITS), 1 << rest))
+    if len(hashes) != 1 << rest:
+        raise Damaged(f"hashes of the tree over entry {start + 1} are missing; verify the ledger")
     while len(hashes) > 1:
         hashes = [node_hash(hashes[i], hashes[i + 1]) for i in range(0, len(hashes), 2)]
     return hashes[0]

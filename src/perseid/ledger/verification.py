@@ -322,6 +322,9 @@ def _octets(text: str) -> bytes:
 
 def _from_base64(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        octets = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidProof("not base64") from None
+    if base64.b64encode(octets).decode("ascii") != text:
+        raise InvalidProof("base64 with stray bits: there is one way to write octets")
+    return octets

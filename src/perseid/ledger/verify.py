@@ -4,20 +4,23 @@ The first difference is named. Redacted values are accepted, because the tree ho
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 
 from .chain import jump_place
 from .entry import Entry
 from .errors import Damaged
+from .key_chain import KeyChain
 from .log import SQL_VIEWS, Log
 from .rows import entry_of
-from .schema import checkpoints, entries, head, ledger, nodes, records, targets, views
+from .schema import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
 from .target_keys import targets_of
 from .tree import Frontier
-from .verification import Checkpoint, InvalidProof, read_note
+from .verification import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
 
 CHUNK: Final = 1_000
 """Rows read at a time."""
@@ -42,12 +45,21 @@ class Report:
 
 def verify(log: Log, progress: Callable[[int], None] = lambda _: None) -> Report:
     """Recompute everything from the entries; refuse with `Damaged`, naming the first difference."""
-    with log.store.reading() as connection:
+    with _unreadable_is_damaged(), log.store.reading() as connection:
         check = _Check(connection, progress)
         check.entries()
         check.head()
         check.records()
         return Report(check.frontier.size, check.frontier.root(), check.redacted, tuple(check.named))
+
+
+@contextmanager
+def _unreadable_is_damaged() -> Iterator[None]:
+    """What the database itself cannot read was not written by this program."""
+    try:
+        yield
+    except (OperationalError, ProgrammingError, DataError, UnicodeDecodeError) as error:
+        raise Damaged(f"a table, or a row of one, cannot be read: {error}") from error
 
 
 class _Check:
@@ -58,32 +70,36 @@ class _Check:
         self.frontier = Frontier()
         self.redacted = 0
         self.named: list[str] = []
+        self._last = (0, EMPTY_ROOT)  # date and leaf of the last entry
+        self._keys = KeyChain(connection.execute(select(ledger.c.signer)).scalar_one())
 
     def entries(self) -> None:
         """Every entry against its leaf, number, date and links; the tree's nodes; the checkpoints on the way."""
-        last = 0
         kept = {(row.level, row.position): row.hash for row in self._connection.execute(select(nodes))}
         signed = self._checkpoints()
         with self._stream.execute(select(entries).order_by(entries.c.seq)) as rows:
             for row in rows:
-                self._check_entry(row, last)
-                last = row.at
+                self._check_entry(row)
+                self._last = row.at, row.leaf
                 for level, position, node in self.frontier.append(row.leaf):
                     if kept.pop((level, position), None) != node:
                         raise Damaged(f"the tree over entry {row.seq} is not that of the entries")
-                if row.seq in signed and signed.pop(row.seq).root != self.frontier.root():
+                if row.seq in signed and signed[row.seq][0].root != self.frontier.root():
                     raise Damaged(f"the checkpoint signed at entry {row.seq} is not about these entries")
                 if row.seq % CHUNK == 0:
                     self._progress(row.seq)
         if kept:
             raise Damaged(f"the tree has nodes of entries that are not there: {min(kept)}")
-        if signed:
-            raise Damaged(f"a checkpoint was signed over {min(signed)} entries; there are {self.frontier.size}")
+        if signed and max(signed) > self.frontier.size:
+            raise Damaged(f"a checkpoint was signed over {max(signed)} entries; there are {self.frontier.size}")
+        for checkpoint, note in signed.values():
+            self._keys.check(checkpoint, note)
+        self._keys.finish()
 
-    def _check_entry(self, row: Any, last: int) -> None:
+    def _check_entry(self, row: Any) -> None:
         if row.seq != self.frontier.size + 1:
             raise Damaged(f"entry {self.frontier.size + 1} is missing")
-        if row.at < last:
+        if row.at < self._last[0]:
             raise Damaged(f"entry {row.seq} is dated before the one in front of it")
         try:
             entry = Entry.from_body(row.seq, row.at, row.body)
@@ -91,50 +107,59 @@ class _Check:
             raise Damaged(f"entry {row.seq} cannot be read: {error}") from error
         if entry.leaf_hash() != row.leaf:
             raise Damaged(f"entry {row.seq} is not what was committed to the tree")
-        for slot, what in zip(entry.slots(), _slot_names(len(entry.values)), strict=True):
-            if slot.is_redacted:
-                self.redacted += 1
-                if len(self.named) < MAX_NAMED:
-                    self.named.append(f"entry {row.seq}, {entry.handle}: {what}")
+        self._check_redacted(entry)
+        self._keys.take(entry)
         self._check_links(row, entry)
+
+    def _check_redacted(self, entry: Entry) -> None:
+        """What was erased was erased by an entry that says so."""
+        gone = [
+            what for slot, what in zip(entry.slots(), _slot_names(len(entry.values)), strict=True) if slot.is_redacted
+        ]
+        if gone:
+            by = select(func.max(redactions.c.by)).where(redactions.c.seq == entry.seq)
+            if not (self._connection.execute(by).scalar() or 0) > entry.seq:
+                raise Damaged(f"{gone[0]} of entry {entry.seq} is gone, and no entry says that it was redacted")
+        self.redacted += len(gone)
+        room = MAX_NAMED - len(self.named)
+        self.named += [f"entry {entry.seq}, {entry.handle}: {what}" for what in gone[:room]]
 
     def _check_links(self, row: Any, entry: Entry) -> None:
         """The chain of the record: the entry before it, its place, and where it jumps."""
-        steps = ((row.previous, row.nth - 1), (row.jump, jump_place(row.nth)))
-        for seq, place in steps:
+        for seq, place in ((row.previous, row.nth - 1), (row.jump, jump_place(row.nth))):
             if seq == place == 0:
                 continue
             found = self._connection.execute(
                 select(entries.c.nth, entries.c.at, entries.c.body).where(entries.c.seq == seq)
             ).one_or_none()
-            if found is None or found.nth != place or Entry.from_body(seq, found.at, found.body).key != entry.key:
+            if not 0 < seq < row.seq or found is None or found.nth != place or _key(seq, found) != entry.key:
                 raise Damaged(f"entry {row.seq} is not linked to the entries of its record before it")
 
-    def _checkpoints(self) -> dict[int, Checkpoint]:
+    def _checkpoints(self) -> dict[int, tuple[Checkpoint, str]]:
         """The checkpoints kept, by the number of entries that each is about."""
-        found: dict[int, Checkpoint] = {}
-        for note, size in self._connection.execute(
-            select(checkpoints.c.note, checkpoints.c.size).order_by(checkpoints.c.size)
-        ).all():
+        found: dict[int, tuple[Checkpoint, str]] = {}
+        for note, size in self._connection.execute(select(checkpoints.c.note, checkpoints.c.size)).all():
             try:
                 checkpoint = Checkpoint.parse(read_note(note)[0])
             except InvalidProof as error:
                 raise Damaged(f"the checkpoint kept for entry {size} cannot be read: {error}") from error
             if checkpoint.size != size:
                 raise Damaged(f"the checkpoint kept for entry {size} is about entry {checkpoint.size}")
-            found[size] = checkpoint
-        found.pop(0, None)
+            found[size] = checkpoint, note
         return found
 
     def head(self) -> None:
         """The head and how far the views say they have come."""
-        end = self._connection.execute(select(head.c.seq, head.c.frontier)).one()
-        if (end.seq, end.frontier) != (self.frontier.size, self.frontier.to_octets()):
+        end = self._connection.execute(select(head.c.seq, head.c.at, head.c.frontier)).one()
+        at, leaf = self._last
+        if tuple(end) != (self.frontier.size, at, self.frontier.to_octets()):
             raise Damaged(f"the head says {end.seq} entries, with a tree of its own; there are {self.frontier.size}")
-        identity = self._connection.execute(select(ledger.c.id)).scalar_one()
-        found = {row.name: (row.ledger, row.seq) for row in self._connection.execute(select(views))}
+        one = self._connection.execute(select(ledger)).one()
+        if one.origin != self._keys.current.name:
+            raise Damaged(f"the ledger is called {one.origin}, and signs as {self._keys.current.name}")
+        found = {row.name: (row.ledger, row.seq, row.leaf) for row in self._connection.execute(select(views))}
         for name in SQL_VIEWS:
-            if found.get(name) != (identity, self.frontier.size):
+            if found.get(name) != (one.id, self.frontier.size, leaf):
                 raise Damaged(f"the view {name} has not come to the last entry of this ledger; rebuild it")
 
     def records(self) -> None:
@@ -143,6 +168,12 @@ class _Check:
         kept = self._count(select(func.count()).select_from(records))
         if kept != firsts:
             raise Damaged(f"the records are not those of the entries ({kept} for {firsts}); rebuild them")
+        # Every entry but the last of its record has one behind it: else a chain forks, or leaves entries out.
+        followed = self._count(select(func.count(entries.c.previous.distinct())).where(entries.c.previous > 0))
+        if followed != self.frontier.size - firsts:
+            raise Damaged(
+                "two entries say that they follow the same one, so entries are left out of a record's history"
+            )
         later = entries.alias()
         stale = select(records.c.seq).join(later, later.c.previous == records.c.seq).limit(1)
         if (seq := self._connection.execute(stale).scalar()) is not None:
@@ -170,6 +201,13 @@ class _Check:
 
     def _count(self, statement: Any) -> int:
         return int(self._connection.execute(statement).scalar_one())
+
+
+def _key(seq: int, row: Any) -> bytes:
+    try:
+        return Entry.from_body(seq, row.at, row.body).key
+    except ValueError as error:
+        raise Damaged(f"entry {seq} cannot be read: {error}") from error
 
 
 def _slot_names(values: int) -> Iterator[str]:

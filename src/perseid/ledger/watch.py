@@ -24,7 +24,7 @@ class Watch:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._connection = log.store.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._connection = log.store.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._listens = log.store.dialect != "sqlite"
         if self._listens:
             self._connection.execute(text(f"LISTEN {CHANNEL}"))

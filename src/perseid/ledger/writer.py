@@ -12,12 +12,19 @@ from typing import Final
 
 from .errors import TooBusy
 from .log import MAX_GROUP
-from .requests import Failed, Outcome, Request
+from .requests import Append, Outcome, Request
 
 MAX_WAITING: Final = 20_000
 """Requests that may wait: at 20,000 a second one second's worth. Who comes later is told at once to come back."""
 
-_Waiting = tuple[Request, "Future[Outcome]"]
+MAX_OCTETS_WAITING: Final = 256 << 20
+"""Octets of data that may wait: records may be large, and memory is not."""
+
+MAX_OCTETS_IN_GROUP: Final = 32 << 20
+"""Octets of data in one commit, about: what others wait for, and what is held twice while it is written."""
+
+_SMALL = 1_000  # a request without large data
+_Waiting = tuple[Request, int, "Future[Outcome]"]
 
 
 class Writer:
@@ -25,23 +32,28 @@ class Writer:
 
     def __init__(self, append: Callable[[Sequence[Request]], list[Outcome]], limit: int = MAX_WAITING) -> None:
         self._append = append
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(limit)
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._limit = limit
+        self._octets = 0  # that wait, about
         self._closing = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="ledger writer")
         self._thread.start()
 
-    def submit(self, request: Request) -> "Future[Outcome]":
-        """Hand a request in; its future is done when the entry is on the disk, or when it has failed."""
-        future: Future[Outcome] = Future()
+    def submit(self, *requests: Request) -> "list[Future[Outcome]]":
+        """Hand requests in, all of them or none; each future is done when its request is on the disk, or has failed."""
+        waiting: list[_Waiting] = [(request, _octets(request), Future()) for request in requests]
+        octets = sum(size for _, size, _ in waiting)
         with self._lock:
             if self._closing:
-                raise TooBusy("the ledger is being closed")
-            try:
-                self._waiting.put_nowait((request, future))
-            except queue.Full:
-                raise TooBusy("too many changes are waiting; try again shortly") from None
-        return future
+                raise TooBusy("the ledger is being closed; nothing was written")
+            full = self._waiting.qsize() + len(waiting) > self._limit or self._octets + octets > MAX_OCTETS_WAITING
+            if full and (self._waiting.qsize() or len(waiting) > self._limit):
+                raise TooBusy("too many changes are waiting; nothing was written, try again shortly")
+            self._octets += octets
+            for one in waiting:
+                self._waiting.put(one)
+        return [future for _, _, future in waiting]
 
     def close(self) -> None:
         """Take no more requests, finish those that wait, and end the thread."""
@@ -61,7 +73,8 @@ class Writer:
         if first is None:
             return None
         group = [first]
-        while len(group) < MAX_GROUP:
+        octets = first[1]
+        while len(group) < MAX_GROUP and octets < MAX_OCTETS_IN_GROUP:
             try:
                 following = self._waiting.get_nowait()
             except queue.Empty:
@@ -70,19 +83,26 @@ class Writer:
                 self._waiting.put(None)  # for the next round
                 break
             group.append(following)
+            octets += following[1]
+        with self._lock:
+            self._octets -= octets
         return group
 
     def _commit(self, group: list[_Waiting]) -> None:
         # Whoever has given up waiting does not get an entry either.
-        group = [(request, future) for request, future in group if future.set_running_or_notify_cancel()]
+        wanted = [(request, future) for request, _, future in group if future.set_running_or_notify_cancel()]
         try:
-            outcomes = self._append([request for request, _ in group])
-        except Exception as error:  # noqa: BLE001 - nothing was written, and each of them must know why
-            for _, future in group:
+            outcomes = self._append([request for request, _ in wanted])
+        except Exception as error:  # noqa: BLE001 - each of them must know why
+            for _, future in wanted:
                 future.set_exception(error)
             return
-        for (_, future), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, Failed):
-                future.set_exception(outcome.error)
-            else:
-                future.set_result(outcome)
+        for (_, future), outcome in zip(wanted, outcomes, strict=True):
+            future.set_result(outcome)
+
+
+def _octets(request: Request) -> int:
+    """About how much memory a request takes."""
+    if isinstance(request, Append):
+        return _SMALL + sum(len(value.data) for value in request.draft.values)
+    return _SMALL

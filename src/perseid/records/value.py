@@ -13,7 +13,7 @@ The binary form (offsets are relied on by filters that do not decode):
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Self
 
@@ -134,7 +134,9 @@ class Value:
 
     def with_timestamp(self, timestamp: int) -> Self:
         """The same value, changed at another time."""
-        return replace(self, timestamp=timestamp)
+        return type(self)(
+            self.index, self.type, self.data, self.ttl, self.ttl_type, self.permissions, timestamp, self.references
+        )
 
     @classmethod
     def read(cls, reader: Reader, now: int) -> Self:

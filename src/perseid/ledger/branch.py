@@ -1,0 +1,65 @@
+"""A ledger that was restored goes on under a new origin, and says in an entry which one it continues.
+
+What was signed between the backup and the loss is not known any more. If the restored ledger signed with the old key,
+that key might vouch for two histories that contradict each other. So it takes a new name and a new key, and its first
+entry after the restore (BRANCH, on the ledger's own record) says where it comes from. Its note has these lines:
+
+    perseid ledger branch
+    <old origin>
+    <size>                    entries taken over, in decimal
+    <root>                    of their tree, in base64
+    <old public key>
+    <new public key>
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from .entry import Action
+from .errors import Damaged
+from .keys import LEDGER, record_key
+from .log import Log
+from .verification import Checkpoint, InvalidProof, LogKey
+
+_FIRST_LINE: Final = "perseid ledger branch"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a restored ledger comes from."""
+
+    continued: Checkpoint
+    """The old origin, how many of its entries were taken over, and the root of their tree. Nobody signed this."""
+    old: LogKey
+    """The key with which the old ledger signed when the backup was made."""
+    new: LogKey
+    """The key that signs from here on; its name is the new origin."""
+
+    def note(self) -> str:
+        """The note of the entry."""
+        return f"{_FIRST_LINE}\n{self.continued.text()}{self.old}\n{self.new}\n"
+
+    @classmethod
+    def parse(cls, note: str) -> Self:
+        """Take it from the note of an entry."""
+        first, origin, size, root, old, new, *rest = [*note.split("\n"), *[""] * 6]
+        if first != _FIRST_LINE or any(rest):
+            raise InvalidProof("the note does not say which ledger this one continues")
+        return cls(Checkpoint.parse(f"{origin}\n{size}\n{root}\n"), LogKey.parse(old), LogKey.parse(new))
+
+
+def origin_after_restore(origin: str, ledger_id: bytes) -> str:
+    """The name under which a ledger goes on when it has been restored and got a new id."""
+    return f"{origin}/restored-{ledger_id[:4].hex()}"
+
+
+def branch_of(log: Log) -> Branch | None:
+    """Which ledger this one continues; None if it was never restored. After several restores it is the last one."""
+    with log.reading() as reading:
+        for entry in reading.history(record_key(LEDGER)):
+            if entry.action == Action.BRANCH:
+                try:
+                    return Branch.parse(entry.why or "")
+                except InvalidProof as error:
+                    raise Damaged(f"entry {entry.seq} does not say which ledger this one continues") from error
+    return None

@@ -1,0 +1,827 @@
+"""Backup and restore: one state of the ledger in files, and a ledger made from them that contradicts nothing."""
+
+import errno
+import io
+import os
+import random
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, text, update
+
+from perseid.ledger.archive import (
+    CHECKPOINT,
+    ENTRY,
+    FIRST_LINE,
+    REDACTED,
+    STATE,
+    ArchiveReader,
+    ArchiveWriter,
+    InvalidBackup,
+)
+from perseid.ledger.backup import save_backup, write_backup
+from perseid.ledger.branch import Branch, branch_of
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.clock import LONGEST_PAUSE, SECOND
+from perseid.ledger.entry import Action
+from perseid.ledger.errors import Damaged, LeaseClosed, LedgerError, WrongClock
+from perseid.ledger.keys import LEDGER, record_key
+from perseid.ledger.log import Log
+from perseid.ledger.redaction import redaction
+from perseid.ledger.requests import Lease, Leased
+from perseid.ledger.restore import NotEmpty, Restored, reopen, restore
+from perseid.ledger.schema import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
+from perseid.ledger.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.store import Store
+from perseid.ledger.verification import MAX_NOTE, InvalidProof, check_consistency, open_checkpoint
+from perseid.ledger.verify import verify
+from perseid.names import pilin
+from tests.ledger.ledgers import (
+    NOW,
+    ORIGIN,
+    SIGNER,
+    Machine,
+    appended,
+    change,
+    key,
+    log_of_today,
+    look,
+    open_store,
+    secret,
+    url,
+    verified,
+)
+from tests.postgres import Cluster
+
+BY = ("cli", "local:alice")
+HOUR = 3_600_000
+PLANTED = b"the-planted-secret-80351"
+
+
+def new_key(origin: str) -> Signer:
+    return Signer.generate(origin, bytes(32))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, machine: Machine) -> Iterator[Log]:
+    """A log without a ledger, to restore into."""
+    if request.param == "sqlite":
+        folder = tmp_path / "target"
+        folder.mkdir()
+        where = str(folder / "ledger.db")
+    else:
+        cluster: Cluster = request.getfixturevalue("postgres")
+        where = cluster.database()
+    with closing(open_store(where)) as store:
+        store.upgrade()
+        yield Log(store, machine.clock(), random.Random(2).randbytes)
+
+
+on_sqlite = pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+from_sqlite = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+on_postgres = pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+
+
+def restored(target: Log, *files: Path, max_ahead: int = HOUR) -> Restored:
+    return restore(files, target, new_key, BY, max_ahead)
+
+
+def contents(log: Log) -> dict[str, list[tuple[object, ...]]]:
+    """What is in the tables that are computed, and in the entries without their tokens."""
+    with log.store.reading() as connection:
+        tables = {
+            table.name: [tuple(row) for row in connection.execute(select(table))] for table in metadata.sorted_tables
+        }
+    return {name: sorted(tables[name]) for name in ("entries", "nodes", "records", "targets", "redactions")}
+
+
+def is_empty(log: Log) -> bool:
+    with log.store.reading() as connection:
+        return not any(connection.execute(select(table)).first() for table in metadata.sorted_tables)
+
+
+def fill(log: Log, machine: Machine) -> None:
+    """A ledger with something of everything."""
+    log.append([change(str(number), url(f"https://example.org/{number}")) for number in range(600)])
+    machine.run(SECOND)
+    log.append([change(str(number % 7), url(f"https://example.net/{number}")) for number in range(100)])
+    log.append([change("key", secret(b"old")), change("key", secret(b"new"))])
+    log.append([Lease(b"10.1 pattern", 5, 0)])
+    sign_checkpoint(log, SIGNER)
+    machine.run(SECOND)
+    log.append([change("last")])
+
+
+# Whole, and in parts
+
+
+def test_a_restored_ledger_is_the_same_and_goes_on_as_another(
+    log: Log, machine: Machine, target: Log, tmp_path: Path
+) -> None:
+    fill(log, machine)
+    header = save_backup(log, tmp_path / "full")
+    assert (header.origin, header.since, header.until) == (ORIGIN, 0, 703)
+    machine.run(SECOND)
+    result = restored(target, tmp_path / "full")
+    before, after = contents(log), contents(target)
+    assert after["entries"][:-1] == before["entries"]
+    assert set(after["records"]) - set(before["records"]) == {(record_key(LEDGER), 704)}
+    assert (after["nodes"], after["targets"], after["redactions"]) == (
+        before["nodes"],
+        before["targets"],
+        before["redactions"],
+    )
+    assert verified(target) == result.seq == 704
+    assert look(target).ledger_id != look(log).ledger_id
+    assert look(target).origin == f"{ORIGIN}/restored-{look(target).ledger_id[:4].hex()}"
+    assert appended(target.append([change("0", url("new"))])[0]).seq == 705
+    assert [entry.seq for entry in look(target).history(key("0"))][:2] == [705, 699]
+    assert verified(target) == 705
+
+
+def test_increments_are_restored_one_after_the_other(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
+    fill(log, machine)
+    files = [tmp_path / f"part-{number}" for number in range(4)]
+    since = save_backup(log, files[0]).until
+    for file in files[1:3]:
+        log.append([change(str(number), url(f"{file.name}/{number}")) for number in range(300)])
+        since = save_backup(log, file, since).until
+    log.append([Lease(b"10.1 another", 9, 0)])  # nothing but side state
+    assert save_backup(log, files[3], since).until == since == 1_303
+    result = restored(target, *files)
+    assert contents(target)["entries"][:-1] == contents(log)["entries"]
+    assert verified(target) == 1_304
+    assert result.closed == (b"10.1 another", b"10.1 pattern")
+
+
+def test_an_empty_ledger_is_restored_as_well(log: Log, target: Log, tmp_path: Path) -> None:
+    save_backup(log, tmp_path / "full")
+    assert restored(target, tmp_path / "full").seq == 1
+    assert verified(target) == 1
+
+
+def test_a_backup_is_one_state_while_others_write(where: str, store: Store, target: Log, tmp_path: Path) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    log.append([change(str(number)) for number in range(2_000)])
+    stop = threading.Event()
+
+    def write() -> None:
+        with closing(open_store(where)) as own:
+            mine = log_of_today(own)
+            while not stop.is_set():
+                mine.append([change(str(number)) for number in range(50)])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    files = [tmp_path / str(number) for number in range(4)]
+    try:
+        since = 0
+        for file in files:
+            reached = look(log).size
+            until = save_backup(log, file, since).until
+            assert until >= reached
+            since = until
+            while look(log).size == since:
+                pass
+    finally:
+        stop.set()
+        writer.join()
+    assert look(log).size > since > 2_000
+    target.clock = log.clock
+    assert restored(target, *files).seq == since + 1 == verified(target)
+
+
+def test_a_backup_goes_to_any_stream_and_tells_how_far_it_is(log: Log, machine: Machine) -> None:
+    fill(log, machine)
+    stream, told = io.BytesIO(), list[int]()
+    write_backup(log, stream, progress=told.append)
+    first, second, third, _ = stream.getvalue().split(b"\n", 3)
+    assert first + b"\n" == FIRST_LINE
+    assert b"secrets" in second
+    assert ORIGIN.encode() in third
+    assert told == [200, 400, 600, 703]
+
+
+def test_a_restored_ledger_can_be_backed_up_and_restored(
+    log: Log, machine: Machine, target: Log, tmp_path: Path
+) -> None:
+    fill(log, machine)
+    save_backup(log, tmp_path / "first")
+    restored(target, tmp_path / "first")
+    save_backup(target, tmp_path / "second")
+    with closing(Store.sqlite(tmp_path / "third.db")) as store:
+        store.upgrade()
+        third = Log(store, machine.clock(), random.Random(3).randbytes)
+        restore([tmp_path / "second"], third, lambda origin: Signer.generate(origin, bytes(31) + b"\1"), BY)
+        assert verified(third) == 705
+        branch = branch_of(third)
+        assert branch is not None
+        assert branch.continued.origin == look(target).origin
+        assert branch.new.name.startswith(branch.continued.origin + "/restored-")
+
+
+# The file
+
+
+def test_a_backup_is_for_its_owner_only_and_overwrites_nothing(log: Log, tmp_path: Path) -> None:
+    path = tmp_path / "full"
+    before = os.umask(0)
+    try:
+        save_backup(log, path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    octets = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        save_backup(log, path)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError):
+        save_backup(log, tmp_path / "link")
+    assert path.read_bytes() == octets
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_name_that_is_taken_meanwhile_is_left_to_whoever_took_it(log: Log, tmp_path: Path) -> None:
+    path = tmp_path / "full"
+
+    def take_the_name(_: int) -> None:
+        path.write_text("somebody else's")
+
+    with pytest.raises(FileExistsError):
+        save_backup(log, path, progress=take_the_name)
+    assert path.read_text() == "somebody else's"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_backup_that_fails_leaves_nothing(log: Log, tmp_path: Path) -> None:
+    log.append([change("a")])
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    with pytest.raises(LedgerError, match="no entry 2"):
+        save_backup(log, folder / "full", since=2)
+    with pytest.raises(LedgerError, match="no entry -1"):
+        save_backup(log, folder / "full", since=-1)
+
+    def no_room(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with pytest.raises(OSError, match="no room"):
+        save_backup(log, folder / "full", progress=no_room)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_damaged_ledger_is_not_backed_up_as_if_it_were_whole(log: Log, machine: Machine) -> None:
+    fill(log, machine)
+
+    write_backup(log, io.BytesIO())
+    for words, statement in (
+        (
+            "is not what was committed",
+            "UPDATE entries SET body = (SELECT body FROM entries WHERE seq = 1) WHERE seq = 500",
+        ),
+        ("cannot be read", "UPDATE entries SET body = leaf WHERE seq = 500"),
+        ("is missing", "DELETE FROM entries WHERE seq = 500"),
+    ):
+        with log.store.writing() as connection:
+            connection.execute(text(statement))
+        for since in (0, 300):
+            with pytest.raises(Damaged, match=f"entry 500 {words}"):
+                write_backup(log, io.BytesIO(), since)
+    with pytest.raises(Damaged, match="missing"):
+        write_backup(log, io.BytesIO(), 500)
+
+
+def test_a_tree_that_is_not_that_of_the_entries_is_not_backed_up(log: Log, machine: Machine) -> None:
+    fill(log, machine)
+    with log.store.writing() as connection:
+        connection.execute(update(nodes).where(nodes.c.position == 1).values(hash=bytes(32)))
+    with pytest.raises(Damaged, match="the tree is not"):
+        write_backup(log, io.BytesIO(), 300)
+
+
+# What was erased stays so
+
+
+def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path]:
+    """A full backup that holds two planted secrets, and increments in which they are erased."""
+    files = [folder / f"part-{number}" for number in range(3)]
+    planted, private, kept = PLANTED + mark, f"https://example.org/planted{mark.decode()}", url(f"kept{mark.decode()}")
+    log.append([change("a", secret(planted), kept), change("b", url(private))])
+    log.append([change("a", secret(planted), url("changed")), change("b")])
+    since = save_backup(log, files[0]).until
+    log.append([change("a", secret(b"another"), url("changed"))])
+    since = save_backup(log, files[1], since).until
+    with log.reading() as reading:
+        request = redaction(reading, key("b"), 2, 1, BY, "a court said so")
+    log.append([request])
+    save_backup(log, files[2], since)
+    for erased in (planted, private.encode()):
+        assert [erased in file.read_bytes() for file in files] == [True, False, False]
+    return files
+
+
+def test_what_was_erased_after_the_full_backup_does_not_come_back(log: Log, target: Log, tmp_path: Path) -> None:
+    files = erase_after_a_backup(log, tmp_path)
+    restored(target, *files)
+    assert contents(target)["entries"][:-1] == contents(log)["entries"]
+    assert contents(target)["redactions"] == contents(log)["redactions"]
+    assert verify(target).redacted == 3
+    assert look(target).entry(1).record() == (url("kept"),)
+
+
+@from_sqlite
+def test_what_was_erased_never_reaches_the_files_of_the_restored_ledger(
+    log: Log, target: Log, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    is_postgres = target.store.dialect == "postgresql"
+    # In PostgreSQL that goes for its write-ahead log as well, to which everything is written that is written at all.
+    folder = request.getfixturevalue("postgres").folder if is_postgres else tmp_path / "target"
+    mark = random.randbytes(8).hex().encode()
+    files = erase_after_a_backup(log, tmp_path, mark)
+    restored(target, *files)
+    assert traces(folder, b"kept" + mark) != []
+    assert traces(folder, PLANTED + mark) == []
+    assert traces(folder, b"planted" + mark) == []
+
+
+def traces(folder: Path, octets: bytes) -> list[Path]:
+    """The files below a folder that hold them."""
+    found = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # the server removes files as it likes
+            if path.is_file() and octets in path.read_bytes():
+                found.append(path)
+    return found
+
+
+def test_an_entry_may_be_redacted_again_and_again(log: Log, target: Log, tmp_path: Path) -> None:
+    files = [tmp_path / f"part-{number}" for number in range(3)]
+    secrets = [secret(b"first"), secret(b"second", 301)]
+    since = 0
+    for file in files:
+        log.append([change("a", url("x"), *secrets)])
+        secrets = secrets[1:]
+        since = save_backup(log, file, since).until
+    restored(target, *files)
+    assert look(target).entry(1).record() == (url("x"),)
+    assert contents(target)["entries"][:-1] == contents(log)["entries"]
+
+
+def test_an_entry_of_some_megabytes_is_restored_as_well(log: Log, target: Log, tmp_path: Path) -> None:
+    log.append([change("a", *[url("x" * 1_000_000, index) for index in range(1, 14)]), change("b")])
+    save_backup(log, tmp_path / "full")
+    assert restored(target, tmp_path / "full").seq == verified(target) == 3
+
+
+@on_sqlite
+def test_a_redacted_entry_that_is_another_one_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+    first, second, third = erase_after_a_backup(log, tmp_path)
+    whole = second.read_bytes()
+    assert whole.count(b"kept") == 1
+    second.write_bytes(whole.replace(b"kept", b"KEPT"))
+    refused(target, first, second, third, match="part-0: entry 1: as a later file has it, it is not what was")
+    start = whole.index(b"R\0\0") + 5
+    second.write_bytes(whole[:start] + (7).to_bytes(8, "big") + whole[start + 8 :])
+    refused(target, first, second, third, match="part-1: entry 7: it is redacted here, but is in no earlier file")
+
+
+def test_increments_without_the_erasure_still_restore_the_data(log: Log, target: Log, tmp_path: Path) -> None:
+    files = erase_after_a_backup(log, tmp_path)
+    restored(target, files[0])
+    assert look(target).entry(1).record() == (secret(PLANTED), url("kept"))
+
+
+# What is refused
+
+
+def small_backup(log: Log, path: Path) -> bytes:
+    log.append([change("a", url("x"))])
+    save_backup(log, path.with_name("before"))
+    log.append([change("a", secret(b"s")), change("a"), Lease(b"10.1 pattern", 5, 0)])
+    sign_checkpoint(log, SIGNER)
+    save_backup(log, path)
+    return path.read_bytes()
+
+
+def refused(target: Log, *files: Path, match: str = "") -> str:
+    with pytest.raises(InvalidBackup, match=match) as error:
+        restored(target, *files)
+    assert is_empty(target)
+    return str(error.value)
+
+
+@from_sqlite
+@on_sqlite
+def test_every_octet_and_every_length_of_a_backup_counts(log: Log, target: Log, tmp_path: Path) -> None:
+    path = tmp_path / "full"
+    octets = small_backup(log, path)
+    wrong = [octets[:length] for length in (*range(0, len(octets), 7), len(octets) - 1)] + [
+        octets + b"\0",
+        octets + octets,
+    ]
+    wrong += [
+        octets[:place] + bytes((octets[place] ^ 1 << place % 8,)) + octets[place + 1 :] for place in range(len(octets))
+    ]
+    for each in wrong:
+        path.write_bytes(each)
+        with pytest.raises((InvalidBackup, WrongClock), match=r"^full: .*nothing was restored$|clock"):
+            restored(target, path)
+    assert is_empty(target)
+    path.write_bytes(octets)
+    assert restored(target, path).seq == 4
+
+
+@from_sqlite
+@on_postgres
+def test_damage_is_told_on_postgresql_as_well(log: Log, target: Log, tmp_path: Path) -> None:
+    path = tmp_path / "full"
+    octets = small_backup(log, path)
+    for place in range(700, len(octets), 29):
+        path.write_bytes(octets[:place] + bytes((octets[place] ^ 4,)) + octets[place + 1 :])
+        refused(target, path, match=r"^full: ")
+
+
+@on_sqlite
+def test_damage_names_the_file_and_the_entry(log: Log, target: Log, tmp_path: Path) -> None:
+    path = tmp_path / "monday.backup"
+    log.append([change(name, url(f"planted-{name}")) for name in "abc"])
+    save_backup(log, path)
+    path.write_bytes(path.read_bytes().replace(b"planted-b", b"planted-B"))
+    refused(target, path, match=r"^monday.backup: entry 2: it is not what was committed")
+
+
+def parts(log: Log, folder: Path) -> list[Path]:
+    files = [folder / f"part-{number}" for number in range(4)]
+    since = 0
+    for file in files:
+        log.append([change(file.name), change("a")])
+        since = save_backup(log, file, since).until
+    return files
+
+
+@on_sqlite
+def test_files_must_follow_one_another(log: Log, target: Log, tmp_path: Path) -> None:
+    first, second, third, last = parts(log, tmp_path)
+    refused(target, match="name the full backup")
+    refused(target, second, match="part-1: it begins behind entry 2, and a full backup must come here")
+    refused(target, first, third, match="part-2: it begins behind entry 4, and one that begins behind entry 2 must")
+    refused(target, first, third, second, last, match="part-2")
+    refused(target, first, second, second, match="part-1")
+    refused(target, first, first, match="part-0")
+    assert restored(target, first, second, third, last).seq == 9
+
+
+@on_sqlite
+def test_an_increment_of_another_ledger_is_refused(log: Log, target: Log, machine: Machine, tmp_path: Path) -> None:
+    first, *_ = parts(log, tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    with closing(Store.sqlite(other / "ledger.db")) as store:
+        store.upgrade()
+        foreign = Log(store, machine.clock(), random.Random(5).randbytes)
+        foreign.create(SIGNER)
+        _, second, *_ = parts(foreign, other)
+        refused(target, first, second, match="part-1: it is of another ledger")
+        with store.writing() as connection:  # a copy of the first ledger that went its own way
+            connection.execute(update(ledger).values(id=look(log).ledger_id))
+        second.unlink()
+        save_backup(foreign, second, 2)
+        refused(target, first, second, match="part-1: it goes on from other entries")
+
+
+def rewritten(log: Log, path: Path, change_rows: Callable[[], None]) -> None:
+    """A backup of a ledger with other side state, which has the right hash but is not true."""
+    change_rows()
+    path.unlink(missing_ok=True)
+    save_backup(log, path)
+
+
+@on_sqlite
+def test_a_checkpoint_that_is_not_about_the_entries_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+    log.append([change("a"), change("b")])
+    note = sign_checkpoint(log, SIGNER)
+    path = tmp_path / "full"
+
+    def kept(note: str) -> Callable[[], None]:
+        def change_rows() -> None:
+            with log.store.writing() as connection:
+                connection.execute(update(checkpoints).values(note=note))
+
+        return change_rows
+
+    lying = open_checkpoint(note, SIGNER.public)
+    other = Signer.generate(ORIGIN, bytes(31) + b"\7")
+    for wrong, words in (
+        (SIGNER.sign(type(lying)(ORIGIN, 2, bytes(32))), "signed at entry 2, is not about these"),
+        (SIGNER.sign(type(lying)(ORIGIN, 3, bytes(32))), "of another ledger"),
+        (SIGNER.sign(type(lying)("elsewhere", 2, lying.root)), "of another ledger"),
+        (other.sign(lying), "its checkpoint does not hold: the checkpoint is not signed"),
+        (note.replace("\n\u2014", "\n\u2014\u2014"), "does not hold"),
+    ):
+        rewritten(log, path, kept(wrong))
+        refused(target, path, match=words)
+    rewritten(log, path, kept(note))
+    assert restored(target, path).seq == 3
+
+
+@on_sqlite
+def test_a_checkpoint_from_before_the_key_was_handed_over_counts_too(log: Log, target: Log, tmp_path: Path) -> None:
+    log.append([change("a")])
+    sign_checkpoint(log, SIGNER)
+    successor = Signer.generate(ORIGIN, bytes(31) + b"\7")
+    rotate_key(log, SIGNER, successor, *BY)
+    save_backup(log, tmp_path / "full")
+    branch = restored(target, tmp_path / "full").branch
+    assert branch.old == successor.public
+    assert verified(target) == 3
+    rotate_key(target, new_key(branch.new.name), Signer.generate(branch.new.name, bytes(31) + b"\5"), *BY)
+    assert branch_of(target) == branch
+
+
+def test_only_an_empty_store_is_restored_into(log: Log, target: Log, tmp_path: Path) -> None:
+    log.append([change("a")])
+    save_backup(log, tmp_path / "full")
+    with pytest.raises(NotEmpty):
+        restored(log, tmp_path / "full")
+    assert verified(log) == 1
+    restored(target, tmp_path / "full")
+    with pytest.raises(NotEmpty):
+        restored(target, tmp_path / "full")
+    assert verified(target) == 2
+
+
+def test_a_wrong_clock_is_told_before_the_work(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
+    log.append([change("a")])
+    save_backup(log, tmp_path / "full")
+    machine.run(LONGEST_PAUSE + SECOND)
+    told: list[int] = []
+    with pytest.raises(WrongClock):
+        restore([tmp_path / "full"], target, new_key, BY, progress=told.append)
+    assert told == []
+    assert is_empty(target)
+    target.clock.accept()
+    assert restored(target, tmp_path / "full").seq == 2
+
+
+def test_a_key_that_is_not_a_new_one_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+    save_backup(log, tmp_path / "full")
+    for wrong in (lambda _: SIGNER, lambda origin: Signer(origin, SIGNER._seed)):
+        with pytest.raises(WrongKey):
+            restore([tmp_path / "full"], target, wrong, BY)
+        assert is_empty(target)
+
+
+def test_rows_that_a_newer_version_knows_are_refused(log: Log, target: Log, tmp_path: Path) -> None:
+    path = tmp_path / "full"
+    save_backup(log, path)
+    # Lengths stay, so the frames are whole; the hash is looked at in the end only.
+    path.write_bytes(path.read_bytes().replace(b'"table":"ledger"', b'"table":"LEDGER"'))
+    refused(target, path, match="use a newer one")
+
+
+def forged(log: Log, path: Path, header: dict[str, object], *frames: tuple[bytes, bytes], state: bytes = b"") -> None:
+    """A backup of two entries with the right hash at its end, in which something else is not right."""
+    whole, stream = io.BytesIO(), io.BytesIO()
+    write_backup(log, whole)
+    whole.seek(0)
+    archive = ArchiveReader("whole", whole)
+    copy = ArchiveWriter(stream, msgspec.structs.replace(archive.header, **header))
+    for kind, content in frames or archive.frames():
+        copy._frame(kind, state if state and kind == STATE else content)
+    copy.end()
+    path.write_bytes(stream.getvalue())
+
+
+@on_sqlite
+def test_a_right_hash_does_not_make_a_wrong_backup_right(
+    log: Log, target: Log, machine: Machine, tmp_path: Path
+) -> None:
+    log.append([change("a")])
+    machine.run(SECOND)
+    log.append([change("b")])
+    whole = io.BytesIO()
+    at = write_backup(log, whole).at
+    whole.seek(0)
+    first, second, *_ = [content for kind, content in ArchiveReader("whole", whole).frames() if kind == ENTRY]
+    path = tmp_path / "forged"
+
+    def told(words: str, *frames: tuple[bytes, bytes], state: bytes = b"", **header: object) -> None:
+        forged(log, path, header, *frames, state=state)
+        refused(target, path, match=f"^forged: {words}")
+
+    told("the tree of its entries up to 2 has another root", root_until=bytes(32))
+    told("it ends with entry 2, not with entry 3", until=3)
+    told("it ends with entry 2", at=at - 1)
+    told("entry 2: there is entry 2 in its place", until=1)
+    told("its third line does not say", origin="")
+    told("its third line does not say", signer="nonsense")
+    told("entry 1: there is entry 2 in its place", (ENTRY, second))
+    told("entry 1: it is too short", (ENTRY, first[:48]))
+    told("entry 1: it cannot be read", (ENTRY, first[:-1]))
+    told("it is damaged: a redacted entry is too short", (REDACTED, b"1234567"))
+    told("it is damaged: .* does not belong there", (ENTRY, first), (REDACTED, first))
+    told("it is damaged: .* too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
+    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
+    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63))
+    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}')
+    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}')
+    told("it is damaged", state=b"\xff")
+    told("it holds what this version", state=b'{"table":"leases","columns":["until"],"rows":[]}')
+    forged(log, path, {})
+    assert restored(target, path).seq == 3
+
+
+@on_sqlite
+def test_entries_whose_dates_go_back_are_refused(log: Log, target: Log, tmp_path: Path) -> None:
+    log.append([change("a")])
+    with log.store.writing() as connection:
+        connection.execute(text("UPDATE head SET at = at - 60000000"))
+    target.clock._wall = log.clock._wall = lambda: NOW - 60 * SECOND  # a program without rules for the clock
+    log.append([change("b")])
+    save_backup(log, tmp_path / "full")
+    refused(target, tmp_path / "full", match="entry 2: it is dated before the one in front of it")
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, sys
+    from pathlib import Path
+    from perseid.ledger.checkpoint import Signer
+    from perseid.ledger.restore import restore
+    from tests.ledger.ledgers import Machine, log_of_today, open_store
+
+    log = log_of_today(open_store(sys.argv[1]))
+    log.clock = Machine().clock(accepted=True)
+    what = {"written": {"progress": lambda _: os._exit(9)}, "at the end": {}}[sys.argv[3]]
+    restore([Path(sys.argv[2])], log, lambda origin: os._exit(9), ("cli", "local:alice"), **what)
+    """
+)
+
+
+@from_sqlite
+@pytest.mark.parametrize("when", ["written", "at the end"])
+def test_a_restore_that_is_killed_leaves_an_empty_store(
+    log: Log, machine: Machine, target: Log, tmp_path: Path, when: str
+) -> None:
+    fill(log, machine)
+    save_backup(log, tmp_path / "full")
+    where = target.store.engine.url.render_as_string(hide_password=False).removeprefix("sqlite:///")
+    command = [sys.executable, "-c", KILLED, where, str(tmp_path / "full"), when]
+    assert subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=False).returncode == 9
+    assert is_empty(target)
+    assert restored(target, tmp_path / "full").seq == 704
+
+
+# One key never signs two histories
+
+
+def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
+    log: Log, machine: Machine, target: Log, tmp_path: Path
+) -> None:
+    fill(log, machine)
+    save_backup(log, tmp_path / "full")
+    old = open_checkpoint(sign_checkpoint(log, SIGNER), SIGNER.public)
+    log.append([change("lost")])  # and signed, but not in the backup
+    machine.run(2 * SECOND)
+    lost = open_checkpoint(sign_checkpoint(log, SIGNER), SIGNER.public)
+    result = restored(target, tmp_path / "full")
+    assert result.branch == branch_of(target) == Branch(old, SIGNER.public, new_key(look(target).origin).public)
+    assert branch_of(log) is None
+    assert look(target).entry(704).action == Action.BRANCH
+    assert look(target).entry(704).who == BY
+    first = look(target).checkpoint()
+    assert first == sign_checkpoint(target, new_key(look(target).origin))
+    with pytest.raises(InvalidProof, match="not signed by"):
+        open_checkpoint(first, SIGNER.public)
+    with pytest.raises(LedgerError):
+        sign_checkpoint(target, SIGNER)
+    new = open_checkpoint(first, result.branch.new)
+    assert (new.origin, new.size, lost.size) == (look(target).origin, 704, 704)
+    check_consistency(old.size, old.root, new.size, new.root, look(target).consistency(old.size, new.size))
+    assert new.root != lost.root, "the same size, another history, and another origin"
+    with target.store.reading() as connection:
+        kept = connection.execute(select(checkpoints.c.size).order_by(checkpoints.c.size)).scalars().all()
+    assert kept == [702, 704]
+
+
+@from_sqlite
+def test_a_branch_that_cannot_be_read_is_told(log: Log) -> None:
+    log.append([change("a", action=Action.BRANCH)])
+    assert branch_of(log) is None, "it is about another record"
+    draft = change("a", action=Action.BRANCH).draft
+    log.append([type(change("a"))(type(draft)(Action.BRANCH, draft.state, LEDGER, *BY, "nonsense"))])
+    with pytest.raises(Damaged, match="entry 2"):
+        branch_of(log)
+
+
+# Leases
+
+
+def millisecond(machine: Machine) -> int:
+    return pilin.from_unix_ns(machine.wall * 1000)
+
+
+def numbers(outcome: object) -> set[int]:
+    assert isinstance(outcome, Leased)
+    return set(range(outcome.first, outcome.first + outcome.count))
+
+
+def test_numbers_that_may_have_been_leased_are_not_leased_again(
+    log: Log, machine: Machine, target: Log, tmp_path: Path
+) -> None:
+    def lease(which: Log, scope: bytes = b"10.1 pilin", count: int = 1_000) -> set[int]:
+        return numbers(which.append([Lease(scope, count, millisecond(machine))])[0])
+
+    given_out = lease(log)
+    save_backup(log, tmp_path / "full")
+    while max(given_out) < millisecond(machine) + HOUR - 200_000:
+        given_out |= lease(log, count=200_000)
+    machine.run(5 * SECOND)
+    assert restored(target, tmp_path / "full").closed == ()
+    again = lease(target)
+    assert not again & given_out
+    assert min(again) == millisecond(machine) + HOUR + 1
+
+
+def test_counters_wait_until_somebody_says_where_to_go_on(log: Log, target: Log, tmp_path: Path) -> None:
+    scope = b"10.1 pattern"
+    log.append([Lease(scope, 7, 0)])
+    save_backup(log, tmp_path / "full")
+    log.append([Lease(scope, 30, 0)])
+    assert restored(target, tmp_path / "full").closed == (scope,)
+    closed = target.append([Lease(scope, 1, 0)])[0]
+    assert isinstance(closed, LeaseClosed)
+    assert closed.last == 6
+    with pytest.raises(LeaseClosed):
+        reopen(target, scope, 5)
+    assert isinstance(target.append([Lease(scope, 1, 0)])[0], LeaseClosed)
+    reopen(target, scope, 36)
+    assert target.append([Lease(scope, 3, 0)]) == [Leased(37, 3)]
+    with pytest.raises(LedgerError, match="not closed"):
+        reopen(target, scope, 100)
+    with pytest.raises(LedgerError, match="not closed"):
+        reopen(log, b"unknown", 100)
+
+
+def test_a_scope_that_the_backup_does_not_know_can_be_opened(
+    log: Log, target: Log, machine: Machine, tmp_path: Path
+) -> None:
+    save_backup(log, tmp_path / "full")
+    restored(target, tmp_path / "full")
+    with target.store.reading() as connection:
+        noted = connection.execute(select(leases)).one()
+    assert tuple(noted) == (OTHER_SCOPES, millisecond(machine) + HOUR, 1, 0)
+    reopen(target, b"10.1 pattern", 41)
+    assert target.append([Lease(b"10.1 pattern", 1, 0)]) == [Leased(42, 1)]
+
+
+_steps = st.lists(
+    st.tuples(st.integers(1, 4_000), st.integers(0, 3_000)), min_size=1, max_size=5
+)  # numbers leased, then milliseconds that pass
+
+
+@settings(max_examples=25, deadline=None)
+@given(before=_steps, lost=st.lists(st.tuples(st.integers(1, 4_000), st.integers(0, 3_000)), max_size=5), after=_steps)
+def test_whatever_was_leased_before_or_after_the_backup_is_not_leased_again(
+    before: list[tuple[int, int]], lost: list[tuple[int, int]], after: list[tuple[int, int]]
+) -> None:
+    ahead = 10_000
+    machine = Machine()
+    given_out: set[int] = set()
+
+    def lease(which: Log, steps: list[tuple[int, int]], *, bounded: bool = True) -> None:
+        for count, pause in steps:
+            now = millisecond(machine)
+            outcome = which.append([Lease(b"10.1 pilin", 0, now)])[0]
+            assert isinstance(outcome, Leased)
+            if outcome.first + count <= now + ahead or not bounded:
+                new = numbers(which.append([Lease(b"10.1 pilin", count, now)])[0])
+                assert not new & given_out
+                given_out.update(new)
+            machine.run(pause * 1_000)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        with closing(Store.sqlite(path / "a.db")) as one, closing(Store.sqlite(path / "b.db")) as two:
+            one.upgrade()
+            two.upgrade()
+            log = Log(one, machine.clock(), random.Random(1).randbytes)
+            target = Log(two, machine.clock(), random.Random(2).randbytes)
+            log.create(SIGNER)
+            lease(log, before)
+            save_backup(log, path / "full")
+            lease(log, lost)
+            restored(target, path / "full", max_ahead=ahead)
+            lease(target, after, bounded=False)
