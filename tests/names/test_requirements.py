@@ -17,33 +17,12 @@ REQUIREMENTS = {f"{group}{number}" for group, count in COUNTS.items() for number
 ID = re.compile(r"(?<![A-Za-z0-9])[HPCUAS][0-9]{1,2}(?![A-Za-z0-9])")
 
 LATER = {
-    "H7": "later: uniqueness needs the registry",
-    "H8": "later: the records of prefixes need the registry",
-    "P5": "later: minting with several processes needs durable leases",
-    "P8": "later: schemes are enforced at the doors of the registry",
-    "C5": "later: look-up with query and fragment needs the resolver",
     "C6": "later: the handle protocol needs the server",
-    "A1": "later: authority metadata need records",
-    "A2": "later: public reading needs the resolver",
-    "A3": "later: dates of creation and update need the ledger",
-    "A4": "later: creators and owners need the registry",
-    "A5": "later: the form in a record needs records",
-    "A6": "later: the type registry",
-    "A7": "later: what is not recorded needs records",
-    "A8": "later: enforced at the doors of the registry",
-    "S1": "later: reserving needs the registry",
-    "S2": "later: publishing and updating need the registry",
-    "S3": "later: resolving by type and version needs the resolver",
     "S4": "later: reverse look-up needs the views",
     "S5": "later: reports need the views",
     "S6": "later: checking links",
     "S7": "later: checking content",
-    "S8": "later: tombstones need the registry",
-    "S9": "later: transfer needs the registry",
     "S10": "later: citing",
-    "S11": "later: the log of actions needs the ledger",
-    "S12": "later: minting with metadata needs the registry",
-    "S13": "later: namespaces and their policies",
     "S14": "later: the protocol for added services",
 }
 

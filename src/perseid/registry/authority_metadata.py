@@ -1,0 +1,216 @@
+"""What a record says about itself as an identifier (A1): the one form of it for pages and interfaces.
+
+`authority` sees to it that records under the policy hold these facts. Here they are read, and nothing is taken for
+granted: a record may have been imported, or be older than the policy, and then hold anything or nothing.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from perseid.names import KNOWN_RESOLVERS, CaseRule, Handle, InvalidName, Reference, Resolver, parse_human, to_path
+from perseid.names.characters import fold
+from perseid.names.errors import quoted
+from perseid.records import Admin, InvalidData, Record, Text, Value, interpret_as
+from perseid.records.plain import JsonObject
+from perseid.records.record import ascending
+from perseid.records.times import from_iso, to_iso
+from perseid.records.types import HS_ADMIN, has_type
+
+from .policy import Policy
+
+_LAST_INSTANT: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, after which ISO 8601 needs an agreement
+# A date alone, or a time without a zone, would have to be guessed at to become seconds in UTC (A3).
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Somebody who created or owns an identifier."""
+
+    handle: Handle
+    verified: bool
+    """Whether the handle is known to resolve."""
+
+    def to_json(self) -> JsonObject:
+        return {"uri": to_path(Reference(self.handle)), "verified": self.verified}
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityMetadata:
+    """What everybody may know about an identifier itself (A1); the one form for pages and interfaces.
+
+    What a record does not hold, or not in a form that can be read, is None: imported records may hold anything.
+    """
+
+    created: int | None
+    """When the name was first associated with its thing, in seconds since 1970."""
+    updated: int | None
+    """When the record last changed, in seconds since 1970."""
+    creator: Party | None
+    owners: tuple[Party, ...] = ()
+    """Only those who are distinct from the creator."""
+
+    def to_json(self) -> JsonObject:
+        """Dates in ISO 8601, parties as `hdl:`."""
+        return {
+            "created": None if self.created is None else to_iso(self.created),
+            "updated": None if self.updated is None else to_iso(self.updated),
+            "creator": None if self.creator is None else self.creator.to_json(),
+            "owners": [owner.to_json() for owner in self.owners],
+        }
+
+
+def metadata(
+    policy: Policy, record: Record, changed: int | None, is_verified: Callable[[Handle], bool]
+) -> AuthorityMetadata | None:
+    """The authority metadata of a record, from the values that everyone may read; None if no policy asks for any.
+
+    `changed` is the time (seconds since 1970) of the handle's latest entry that changed values, removals included. An
+    entry by which a record was imported does not count: the values came as they had been (A3).
+    """
+    if not policy.authority:
+        return None
+    values = record.public().values
+    times = [time for time in (changed, *[value.timestamp for value in values]) if time and 0 < time <= _LAST_INSTANT]
+    created = first_readable(of_type(values, policy.creation_date_type), read_moment)
+    creator = first_readable(of_type(values, policy.creator_type), read_stored_party)
+    owners = owners_of(policy, record.handle, values, creator)
+    return AuthorityMetadata(
+        created=created,
+        updated=max(times, default=None),
+        creator=None if creator is None else Party(creator, is_verified(creator)),
+        owners=tuple([Party(owner, is_verified(owner)) for owner in owners]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDefinition:
+    """What the record of a type says (A6): types are handles and resolve to their definition."""
+
+    type: str
+    """The type, as the policy names it."""
+    description: str
+    """What values of the type mean."""
+    syntax: str
+    """What their data looks like."""
+
+    @property
+    def handle(self) -> Handle | None:
+        """Where the definition belongs; None for a plain word, which no registry holds."""
+        return Handle.for_lookup(self.type)
+
+    @property
+    def name(self) -> str:
+        """The type's name in its registry."""
+        return self.type if self.handle is None else self.handle.suffix
+
+    @property
+    def text(self) -> str:
+        """All of it, for people."""
+        return f"{self.name}: {self.description} Syntax: {self.syntax}"
+
+
+def definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
+    """The types of the values that the server itself writes under a policy, with what they mean."""
+    named = {getattr(policy, key): defined for key, defined in _DEFINITIONS.items()}
+    return tuple([TypeDefinition(type_, *named[type_]) for type_ in policy.types_used])
+
+
+def owners_of(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
+    """Whom public values name as owner, each once, without the creator (A5)."""
+    public = ascending(value for value in values if value.is_public)
+    if policy.owner_type:
+        named = [first_readable([value], read_stored_party) for value in of_type(public, policy.owner_type)]
+    else:
+        named = [_administrator(value) for value in public if has_type(value.type, HS_ADMIN)]
+    seen = set() if creator is None else {name_key(policy, handle, creator)}
+    owners = []
+    for owner in named:
+        if owner is not None and (key := name_key(policy, handle, owner)) not in seen:
+            seen.add(key)
+            owners.append(owner)
+    return tuple(owners)
+
+
+def _administrator(value: Value) -> Handle | None:
+    """The administrator that a value names. A prefix handle stands for the namespace, not for a party that owns."""
+    admin = interpret_as(value, Admin)
+    handle = None if admin is None else Handle.for_lookup(admin.administrator.handle)
+    return None if handle is None or handle.is_prefix_handle else handle
+
+
+def name_key(policy: Policy, handle: Handle, party: Handle) -> str:
+    """Under which text the spellings of a party's name meet. Only of its own namespace a policy knows the case rule."""
+    rule = policy.case if fold(party.prefix) == fold(handle.prefix) else CaseRule.SENSITIVE
+    return rule.key(party)
+
+
+def of_type(values: Iterable[Value], type_: str) -> list[Value]:
+    """The values of exactly this type, by ascending index; none if it is empty."""
+    wanted = fold(type_)
+    return list(ascending(value for value in values if wanted and fold(value.type) == wanted))
+
+
+def read_moment(data: bytes) -> int:
+    """The instant that a date of creation means, in seconds since 1970."""
+    text = Text.from_bytes(data).text
+    instant = from_iso(text) if _MOMENT.fullmatch(text) else 0
+    if not 0 < instant <= _LAST_INSTANT:  # there was no identifier before 1970
+        raise InvalidData(f"{quoted(text)} is not a moment such as 2017-07-14T02:40:00Z")
+    return instant
+
+
+def read_party(data: bytes, resolvers: Sequence[Resolver], *, for_lookup: bool) -> Handle:
+    """The handle that a value names in any form of U. Its bare form, which is stored, must be read as the same."""
+    text = Text.from_bytes(data).text
+    try:
+        reference = parse_human(text, resolvers, for_lookup=for_lookup)
+        bare = parse_human(str(reference.handle), resolvers, for_lookup=for_lookup)
+    except InvalidName as problem:
+        raise InvalidData(f"{quoted(text)} is no handle: {problem}") from None
+    if reference.tail:
+        raise InvalidData(f"{quoted(text)} has a query or fragment, and a party is a handle alone")
+    if bare != Reference(reference.handle):
+        raise InvalidData(
+            f"{quoted(str(reference.handle))} can be taken for another handle, {quoted(str(bare.handle))}"
+        )
+    return reference.handle
+
+
+def read_stored_party(data: bytes) -> Handle:
+    """The handle that a stored value names."""
+    return read_party(data, KNOWN_RESOLVERS, for_lookup=True)
+
+
+def first_readable(values: Iterable[Value], read: Callable[[bytes], _T]) -> _T | None:
+    """What the first value says that can be read."""
+    for value in values:
+        try:
+            return read(value.data)
+        except InvalidData:
+            continue
+    return None
+
+
+_TEXT = "Text in UTF-8."
+_DATE = "A moment in ISO 8601, in UTC, to the second: YYYY-MM-DDThh:mm:ssZ."
+_HANDLE = "One handle, bare: PREFIX/SUFFIX, in UTF-8."
+_DEFINITIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "creation_date_type": ("When the identifier was first associated with the thing it identifies.", _DATE),
+    "creator_type": ("The party that created the identifier.", _HANDLE),
+    "owner_type": ("A party that answers for the identifier, if it is not the creator.", _HANDLE),
+    "tombstone_reason_type": ("Why the identified thing is gone.", _TEXT),
+    "tombstone_date_type": ("Since when the identified thing is gone.", _DATE),
+    "tombstone_replacement_type": ("The identifier to use instead, now that the thing is gone.", _HANDLE),
+    "work_type": ("The work of which the identified thing is one fixed version.", _HANDLE),
+    "expression_type": ("A fixed version of the identified work.", _HANDLE),
+    "object_type": ("The thing that the identified metadata record describes.", _HANDLE),
+    "metadata_type": ("The metadata record that describes the identified thing.", _HANDLE),
+}

@@ -1,0 +1,106 @@
+"""What a record becomes: the values that were asked for, with what the namespace adds, demands and forbids.
+
+One way for every change at every door, so that no door is weaker than another: administrators for a new record that
+brings none, authority metadata, the policy's types, timestamps.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from perseid.ledger.entry import State
+from perseid.names import Handle
+from perseid.names.characters import fold
+from perseid.records.value import Value
+from perseid.wire.codes import ResponseCode
+
+from .authority import Change, Completed, Known, complete
+from .context import Context, check_count, with_administrators
+from .demands import shown
+from .facts import Held
+from .results import Refused
+from .timestamps import stamp
+
+BUILT_IN_TYPES = frozenset({"URL", "EMAIL", "DESC", "INET_HOST", "URN"})
+"""Types that every deployed tool knows; with those that begin with `HS_` they need no definition (A6)."""
+
+
+def compose(
+    context: Context,
+    held: Held,
+    wanted: Sequence[Value],
+    *,
+    whole: bool = False,
+    creates: bool = False,
+    state: State | None = None,
+) -> tuple[Value, ...]:
+    """The values of the record after a change; refused where the policy has something against them.
+
+    `whole` says that the request gave the whole record, and `creates` that its name gets a thing with it. `state` is
+    what the name is afterwards. A reserved name has no thing yet, hence neither a date of creation nor what the policy
+    requires; nor need a tombstone have what is required of others.
+    """
+    is_import = context.is_import
+    after = (State.NORMAL if creates else held.state) if state is None else state
+    values = with_administrators(held, wanted) if creates else tuple(wanted)
+    if after is not State.RESERVED:
+        change = Change(
+            handle=held.handle,
+            before=None if creates else held.values,
+            wanted=values,
+            now=context.now,
+            whole=whole or creates,
+            is_import=is_import,
+        )
+        completed = complete(held.policy, change, lambda handle: known(context, handle))
+        if not isinstance(completed, Completed):
+            raise Refused.by_policy(completed)
+        values = completed.values
+    check_count(values)
+    if refusals := held.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
+        raise Refused.by_policy(refusals)
+    if held.policy.registered_types:
+        _check_registered(context, held, values)
+    return stamp(held.values, values, context.now, is_import=is_import)
+
+
+def _check_registered(context: Context, held: Held, values: Sequence[Value]) -> None:
+    """Refuse types without a definition (A6): one that belongs here must exist, one elsewhere is believed."""
+    for value in values:
+        type_ = fold(value.type)
+        if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES:
+            continue
+        handle = Handle.for_lookup(value.type)
+        if handle is None or known(context, handle) is Known.HERE_MISSING:
+            line = held.policy.line("registered_types")
+            reason = f"the type {shown(value.type)} has no definition; the policy of this namespace says: {line}"
+            advice = f"define it first, as a record of {shown(value.type)}, or use a type that is registered"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, advice, line)
+
+
+def moved_apart(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
+    """Values that stand beside others: where an index is taken they move to a free one behind it."""
+    taken = {value.index for value in others}
+    found = []
+    for value in kept:
+        index = value.index
+        while index in taken:
+            index += 1
+        taken.add(index)
+        found.append(replace(value, index=index))
+    return found
+
+
+def kept_by_policy(held: Held) -> tuple[Value, ...]:
+    """The values that stay in a record although a request for the whole of it leaves them out (A8)."""
+    if not held.policy.authority:
+        return ()
+    types = {fold(held.policy.creation_date_type), fold(held.policy.creator_type)}
+    return tuple([value for value in held.values if fold(value.type) in types])
+
+
+def known(context: Context, handle: Handle) -> Known:
+    """What this server knows of a handle that a record names as its creator."""
+    if not context.facts.is_responsible(handle):
+        return Known.FOREIGN
+    held = context.facts.held(handle)
+    return Known.HERE_PUBLIC if held.is_public else Known.HERE_MISSING

@@ -1,0 +1,189 @@
+"""Deciding an operation: what it reads, who asks, and the plan that comes of it.
+
+An operation is a frozen value with one method, `decide`. It reads facts, refuses by raising `Refused`, or answers with
+a plan: the entries to append. It does nothing itself, so the same method explains an operation without doing it, and
+runs again when what it read has moved.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.requests import Lender, Redacts
+from perseid.names import Handle, InvalidName
+from perseid.names.characters import fold
+from perseid.records.record import ascending
+from perseid.records.types import HS_ADMIN
+from perseid.records.value import MAX_VALUES, Value
+from perseid.wire.codes import ResponseCode
+
+from .authorisation import authorise
+from .demands import Demand, Membership, Role, shown
+from .facts import SITE_PREFIX, Facts, Held, of_type
+from .identity import Identity
+from .results import Referred, Refused
+
+T_co = TypeVar("T_co", covariant=True)
+
+IMPORT = "import"
+"""The door through which records of other servers come, with their dates."""
+
+FIRST_ADMIN_INDEX = 100
+"""Where administrators stand that the policy adds: deployed tools put them there too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[T_co]):
+    """What is to be appended, and what is answered then."""
+
+    answer: Callable[[int], T_co]
+    """The result, given the number of the first entry appended, or 0 if there is none to append."""
+    drafts: tuple[Draft, ...] = ()
+    """The entries: all of them are appended, or none."""
+    make: Callable[[Lender], Sequence[Draft]] | None = None
+    """Makes the entries while nobody else can write: for new names."""
+    reason: str = ""
+    """Why it is allowed."""
+    redacts: Redacts = field(default_factory=dict)
+    """What is erased from earlier entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Under which circumstances an operation is decided."""
+
+    facts: Facts
+    who: Identity
+    door: str
+    """Where it came in: `native`, `http`, `cli`, `import` …"""
+    now: int
+    """Seconds since 1970."""
+    note: str = ""
+    """Why, or where from; kept with the entry."""
+    reasons: list[str] = field(default_factory=list)
+
+    # Rights
+
+    def demand(self, demand: Demand) -> None:
+        """Refuse whoever does not meet a demand."""
+        decision = authorise(self.who, demand, self.facts, self.facts.rules.administration)
+        if not decision.allowed:
+            raise Refused.by_decision(decision)
+        self.reasons.append(decision.reason)
+
+    def may(self, demand: Demand) -> bool:
+        """Whether somebody meets a demand."""
+        return authorise(self.who, demand, self.facts, self.facts.rules.administration).allowed
+
+    @property
+    def is_import(self) -> bool:
+        """Whether records of another server are brought in, with their dates: server administrators may."""
+        return self.door == IMPORT and self.may(Demand("import records", ((Membership((Role.SERVER,)),),)))
+
+    # Names
+
+    def own(self, handle: Handle, *, refer: bool = True) -> Held:
+        """What is under a name that this server answers for; refused, or referred elsewhere, if it does not."""
+        if fold(handle.prefix) == SITE_PREFIX:
+            reason = f"{shown(handle)} belongs to the installation itself, and is no handle"
+            raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
+        if not self.facts.is_responsible(handle):
+            advice = f"ask the service of the prefix {shown(handle.prefix)}, or home the prefix here"
+            raise Refused(ResponseCode.SERVER_NOT_RESP, "That prefix doesn't live here", advice)
+        held = self.facts.held(handle)
+        if refer and not held.exists and (values := self.facts.referral(handle)):
+            raise Referred(values)
+        return held
+
+    def existing(self, handle: Handle) -> Held:
+        """What is under a name that has a record."""
+        held = self.own(handle)
+        if not held.exists:
+            raise not_found(held)
+        return held
+
+    def changeable(self, handle: Handle) -> Held:
+        """What is under a name whose record is to be changed: its bare name, for a part has no record (C5)."""
+        held = self.own(handle)
+        if held.query is not None or held.fragment is not None:
+            raise Refused.by_policy(held.policy.check_name(handle))
+        return held
+
+    def registrable(self, held: Held) -> None:
+        """Refuse a name that may not be registered: by the rules for all names, or by the namespace's policy."""
+        try:
+            Handle.parse(str(held.asked))
+        except InvalidName as problem:
+            raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+        if refusals := held.policy.check_name(held.asked):
+            raise Refused.by_policy(refusals)
+
+    # Entries
+
+    def draft(
+        self, held: Held, action: Action, values: Sequence[Value], state: State = State.NORMAL, note: str | None = None
+    ) -> Draft:
+        """The entry that makes a record what it shall be."""
+        return Draft(
+            action,
+            state,
+            str(held.handle),
+            self.door,
+            str(self.who),
+            self.note if note is None else note,
+            ascending(values),
+            held.exact,
+        )
+
+
+class Operation(Protocol[T_co]):
+    """Something that can be asked for."""
+
+    def decide(self, context: Context) -> "Plan[T_co]":
+        """What is to be done; raises `Refused`."""
+        ...
+
+
+def not_found(held: Held) -> Refused:
+    """There is no such record."""
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {shown(held.asked)}")
+
+
+def still_reserved(held: Held) -> Refused:
+    """The name has no thing yet."""
+    reason = f"{shown(held.asked)} is reserved, and stands for nothing yet"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "register it first: create it with its values", "S1")
+
+
+def check_indexes(values: Sequence[Value]) -> None:
+    """Refuse indexes that no value can have, or that two have."""
+    if any(value.index <= 0 for value in values):
+        raise Refused(ResponseCode.INVALID_VALUE, "Value indexes must be positive")
+    seen: set[int] = set()
+    for value in values:
+        if value.index in seen:
+            raise Refused(ResponseCode.VALUE_ALREADY_EXISTS, f"Index conflict for {value.index}")
+        seen.add(value.index)
+
+
+def check_count(values: Sequence[Value]) -> None:
+    """Refuse a record that no client could read."""
+    if len(values) > MAX_VALUES:
+        reason = f"{len(values):,} values are too many for a record: no client reads more than {MAX_VALUES:,}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason)
+
+
+def with_administrators(held: Held, values: Sequence[Value]) -> tuple[Value, ...]:
+    """A new record, with the policy's administrators if it brings none."""
+    if of_type(tuple(values), HS_ADMIN):
+        return tuple(values)
+    taken = {value.index for value in values}
+    index = FIRST_ADMIN_INDEX
+    added = []
+    for admin in held.policy.administrators(held.handle.prefix):
+        while index in taken:
+            index += 1
+        taken.add(index)
+        added.append(Value(index, HS_ADMIN, admin.to_bytes(), ttl=held.policy.default_ttl))
+    return (*values, *added)

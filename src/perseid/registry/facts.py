@@ -1,0 +1,189 @@
+"""What a decision reads, and that it was read: the ledger checks at commit that none of it has moved.
+
+`Facts` is one state of the ledger seen through the rules of names: a handle is found under its namespace's case rule,
+a namespace has its policy, a prefix is homed here or not. Each record is read once a decision, and noted with the
+number of its latest entry.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from perseid.ledger.entry import Entry, State
+from perseid.ledger.keys import homed_name, policy_name, record_key
+from perseid.ledger.reading import Reading
+from perseid.names import CaseRule, Handle, prefixes
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records.types import DELEGATION_TYPES, has_type
+from perseid.records.value import Value
+from perseid.wire.codes import ResponseCode
+
+from .authorisation import Settings
+from .policy import PROFILES, Policy
+from .policy_text import InvalidPolicy
+from .results import Refused
+
+POLICY_TYPE: Final = "PERSEID_POLICY"
+"""The type of the value that holds a policy."""
+
+POLICY_INDEX: Final = 1
+
+SITE_PREFIX: Final = "0.SITE"
+"""The prefix of the installation's own records: no door writes them, and they are no handles."""
+
+_KEPT_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the configuration says that decisions depend on."""
+
+    administration: Settings = field(default_factory=Settings)
+    default_policy: Policy = PROFILES["free"]
+    """For a prefix that is homed without a policy."""
+    listing_allowed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the ledger has under a name."""
+
+    asked: Handle
+    """The name as it was asked for."""
+    handle: Handle
+    """The name of the record: as it is registered, or as it would be."""
+    key: bytes
+    exact: bool
+    """Whether small and capital letters of the suffix are told apart."""
+    policy: Policy
+    entry: Entry | None
+    """The latest entry; None if there never was one."""
+    values: tuple[Value, ...]
+    query: str | None = None
+    fragment: str | None = None
+
+    @property
+    def state(self) -> State:
+        """What the name is."""
+        return State.ABSENT if self.entry is None else self.entry.state
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a record, whoever may see it."""
+        return self.state is not State.ABSENT
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the public may know that the name exists."""
+        return self.state in (State.NORMAL, State.TOMBSTONE)
+
+    @property
+    def seq(self) -> int:
+        """The number of the latest entry; 0 if there is none."""
+        return 0 if self.entry is None else self.entry.seq
+
+
+class Facts:
+    """One state of the ledger, and what was read of it."""
+
+    def __init__(self, reading: Reading, rules: Rules, at: int | None = None) -> None:
+        self.reading = reading
+        self.rules = rules
+        self._at = at  # an entry of the past, or None for now
+        self._entries: dict[bytes, Entry | None] = {}
+        self._assumed: dict[str, Policy] = {}
+
+    @property
+    def rests_on(self) -> dict[bytes, int]:
+        """Everything that was read, with the number of its latest entry."""
+        return {key: 0 if entry is None else entry.seq for key, entry in self._entries.items()}
+
+    def entry(self, key: bytes) -> Entry | None:
+        """The latest entry of a record."""
+        if key not in self._entries:
+            past = self._at
+            self._entries[key] = self.reading.record(key) if past is None else self.reading.as_of(key, past)
+        return self._entries[key]
+
+    def assume(self, prefix: str, policy: Policy) -> None:
+        """Decide as if a namespace had this policy: it is about to get it."""
+        self._assumed[fold(prefix)] = policy
+
+    def policy(self, prefix: str) -> Policy:
+        """The policy of a namespace. One that cannot be read any more allows nothing, rather than everything."""
+        if (assumed := self._assumed.get(fold(prefix))) is not None:
+            return assumed
+        if fold(prefix) == PREFIX_OF_PREFIXES:
+            return PROFILES["free"]
+        entry = self.entry(record_key(policy_name(prefix)))
+        if entry is not None and entry.state is State.NORMAL:
+            for value in entry.record():
+                if value.type == POLICY_TYPE:
+                    return _policy(value.data)
+        return self.rules.default_policy
+
+    def held(self, asked: Handle) -> Held:
+        """What is under a name, by the rules of its namespace."""
+        policy = self.policy(asked.prefix)
+        bare, query, fragment = policy.lookup_form(asked)
+        exact = policy.case is CaseRule.SENSITIVE and not bare.is_prefix_handle
+        key = record_key(str(bare), exact=exact)
+        entry = self.entry(key)
+        handle = policy.normalise(bare) if entry is None else Handle.keepable(entry.handle)
+        values = () if entry is None else entry.record()
+        return Held(asked, handle, key, exact, policy, entry, values, query, fragment)
+
+    def values(self, handle: str) -> tuple[Value, ...] | None:
+        """All values of a record, private ones included, for authorisation; None if there is no such record here."""
+        name = Handle.for_lookup(handle)
+        if name is None or fold(name.prefix) == SITE_PREFIX:
+            return None
+        try:
+            held = self.held(name)
+        except Refused:
+            return None  # of a namespace whose policy cannot be read nothing is known
+        return held.values if held.exists else None
+
+    # Prefixes
+
+    def is_homed(self, name: str) -> bool:
+        """Whether the table of homed prefixes has this entry."""
+        entry = self.entry(record_key(homed_name(name)))
+        return entry is not None and entry.state is State.NORMAL
+
+    def is_responsible(self, handle: Handle) -> bool:
+        """Whether this server answers for a name (§12.1 of the protocol)."""
+        if self.is_homed(f"{PREFIX_OF_PREFIXES}/{handle.prefix}") or self.is_homed(handle.prefix):
+            return True
+        if not handle.is_prefix_handle:
+            return False
+        markers = (f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{above}" for above in prefixes.ancestors(handle.suffix))
+        return any(self.is_homed(marker) for marker in markers)
+
+    def referral(self, handle: Handle) -> tuple[Value, ...]:
+        """Where the service for a derived prefix handle that is not here can be learnt; empty if nowhere."""
+        if not handle.is_prefix_handle:
+            return ()
+        for above in prefixes.ancestors(handle.suffix):
+            held = self.held(Handle(PREFIX_OF_PREFIXES, above))
+            if held.is_public:
+                found = [value for value in held.values if value.is_public and value.type in DELEGATION_TYPES]
+                if found:
+                    return tuple(found)
+        return ()
+
+
+@lru_cache(_KEPT_POLICIES)
+def _policy(text: bytes) -> Policy:
+    """A stored policy."""
+    try:
+        return Policy.from_stored(text.decode("utf-8"))
+    except (InvalidPolicy, UnicodeDecodeError) as problem:
+        reason = f"the stored policy cannot be read: {problem}"
+        raise Refused(ResponseCode.ERROR, reason, "set the policy of the namespace anew") from problem
+
+
+def of_type(values: tuple[Value, ...], base: str) -> tuple[Value, ...]:
+    """The values of a type and its subtypes."""
+    return tuple([value for value in values if has_type(value.type, base)])

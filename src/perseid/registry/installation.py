@@ -1,0 +1,358 @@
+"""One directory holds an installation: its settings, its ledger, its answers and its keys.
+
+    perseid.toml          the settings; a directory that holds it is an installation
+    ledger.db             the ledger, unless the settings name a database
+    answers/              the answers view, made when it is missing
+    keys/checkpoint.key   the key that signs checkpoints
+
+`create` makes one, `Installation.open` opens it and `upgrade` brings its tables to the version of this program. Opening
+upgrades nothing: an operator decides when, with a backup at hand. It only compares two short texts, because every
+command pays for it.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from perseid.ledger import Answers, CheckedClock, Ledger, LedgerError, Log, NewerFormat, Signer, Store
+from perseid.ledger.directory import DIRECTORY_MODE, prepare, sync_directory
+from perseid.ledger.errors import ReadOnly
+from perseid.names.errors import quoted
+
+from .authorisation import Settings
+from .config import FILE_NAME, Config, InvalidConfig, template
+from .config_kinds import masked
+from .placement import place, remove, workplace, write
+
+LEDGER_NAME: Final = "ledger.db"
+ANSWERS_NAME: Final = "answers"
+KEYS_NAME: Final = "keys"
+CHECKPOINT_KEY: Final = "checkpoint.key"
+
+TABLES_VERSION: Final = "0001"
+"""The version of the ledger's tables that this program works with: the last of the migrations, which are not loaded to
+learn it. Versions are numbers of four digits, so a later one is greater."""
+
+CONNECT_SECONDS: Final = 10
+"""How long a database may take to answer. The driver alone would wait for two minutes, and nobody would know why."""
+
+MAX_ORIGIN: Final = 200
+"""The longest origin of a log in characters: it stands in every checkpoint, and a restore makes it longer."""
+
+_SEED_OCTETS = 32
+_ORIGIN_OCTETS = 8
+_OTHERS_WRITE, _OTHERS_READ = 0o022, 0o077
+_NO_TABLE_STATE = "42P01"  # undefined_table
+_NO_TABLE_WORDS = "no such table"
+
+
+class InstallationProblem(LedgerError):
+    """An installation cannot be made or opened; the message says what to do."""
+
+
+class NoInstallation(InstallationProblem):
+    """There is none in the directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"there is no installation in {directory}; make one with: perseid init {directory}")
+
+
+class OlderFormat(InstallationProblem):
+    """The ledger was written by an older version of the program and must be upgraded first."""
+
+
+class DatabaseUnreachable(InstallationProblem):
+    """The database of the ledger does not answer, or does not let this program in."""
+
+
+class DriverMissing(InstallationProblem):
+    """The program was installed without what PostgreSQL needs."""
+
+
+class Installation:
+    """An installation that is open. Close it, or use it as a context manager.
+
+    A process opens a directory once for writing, and its threads share it: LMDB allows no more.
+    """
+
+    def __init__(self, directory: Path, config: Config, log: Log, ledger: Ledger | None) -> None:
+        self.directory = directory
+        self.config = config
+        self.log = log
+        """To read from, whether or not writing is possible."""
+        self._ledger = ledger
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        writable: bool = True,
+        accept_clock: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Open the installation in a directory.
+
+        For reading alone (`writable=False`) there is a `log` and no `ledger`: no view is touched and nothing signed,
+        and root may look into the directory of another user. `accept_clock` takes the clock as it stands.
+        """
+        directory = directory.resolve()
+        _check_directory(directory, writable=writable)
+        config = _load(directory, environ)
+        with ExitStack() as stack:
+            store = stack.enter_context(closing(_store(directory, config)))
+            _check_version(directory, store, config)
+            log = _log(store, accept_clock=accept_clock)
+            ledger = None
+            if writable:
+                signer = _signer(directory)
+                answers = stack.enter_context(Answers(directory / ANSWERS_NAME))
+                ledger = Ledger(log, answers, signer)
+            stack.pop_all()
+        return cls(directory, config, log, ledger)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger with its views, to append to and resolve from."""
+        if self._ledger is None:
+            raise ReadOnly(f"the installation in {self.directory} was opened for reading only")
+        return self._ledger
+
+    @property
+    def administration(self) -> Settings:
+        """What the settings say about administrators."""
+        return self.config.administration
+
+    def close(self) -> None:
+        """Finish what was begun and give everything back."""
+        if self._ledger is None:
+            self.log.store.close()
+        else:
+            self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def create(
+    directory: Path,
+    *,
+    origin: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Make an installation in a directory that is not there yet, or empty.
+
+    `origin` is the name under which the ledger signs checkpoints, for ever and in public; without one it gets a number
+    that says nothing about people or machines. `settings` are written into the file: `{"root": "global"}`. Should
+    anything fail, nothing is left of it.
+    """
+    text = template(settings)
+    config = Config.parse(text, _environ(environ))
+    signer = Signer.generate(_origin(origin), secrets.token_bytes(_SEED_OCTETS))
+    directory = directory.resolve()
+    with workplace(directory, FILE_NAME) as work:
+        write(work / FILE_NAME, text.encode())
+        (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
+        write(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_octets())
+        sync_directory(work / KEYS_NAME)
+        with closing(_store(work, config, new=True)) as store, _explaining(store, config):
+            if _version(store, config) is not None:
+                raise InstallationProblem(
+                    f"there is a ledger in {masked(config.ledger_database)} already; name an empty database, or give "
+                    f"this node copies of {FILE_NAME} and {KEYS_NAME}/ of the installation that made it"
+                )
+            store.upgrade()
+            if store.dialect == "sqlite":
+                _log(store).create(signer)
+                store.close()  # nothing is left beside the file then
+                place(work, directory, KEYS_NAME, FILE_NAME)
+            else:
+                # The database last: with its ledger goes the key, which must be in its place by then.
+                placed = place(work, directory, KEYS_NAME, FILE_NAME)
+                try:
+                    _log(store).create(signer)
+                except BaseException:
+                    remove(placed)
+                    raise
+
+
+def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> bool:
+    """Bring the tables of an installation to the version of this program; whether there was something to do."""
+    directory = directory.resolve()
+    _check_directory(directory, writable=True)
+    config = _load(directory, environ)
+    with closing(_store(directory, config)) as store, _explaining(store, config):
+        before = _version(store, config)
+        if before is None:
+            raise _without_ledger(directory, config)
+        store.upgrade()
+    return before != TABLES_VERSION
+
+
+# Looking at a directory
+
+
+def _check_directory(directory: Path, *, writable: bool) -> None:
+    """Refuse what is no installation, and one that cannot be used safely."""
+    path = directory / FILE_NAME
+    try:
+        is_there = path.is_file()
+    except PermissionError:
+        is_there = True  # `prepare` looks at the directory only, and says whose it is
+    if not is_there:
+        raise NoInstallation(directory)
+    try:
+        prepare(directory)
+    except ReadOnly:
+        if writable or os.geteuid() != 0:
+            raise
+    except PermissionError as error:
+        raise InstallationProblem(f"{directory} cannot be looked into: {error.strerror}") from error
+
+
+def _load(directory: Path, environ: Mapping[str, str] | None) -> Config:
+    path = directory / FILE_NAME
+    try:
+        config = Config.load(directory, _environ(environ))
+    except OSError as error:
+        raise InstallationProblem(f"{path} cannot be read: {error.strerror}") from error
+    has_password = config.sources["ledger.database"].startswith(FILE_NAME) and (
+        masked(config.ledger_database) != config.ledger_database
+    )
+    # Whoever may write the settings may make themselves an administrator.
+    _check_rights(path, _OTHERS_READ if has_password else _OTHERS_WRITE)
+    return config
+
+
+def _check_rights(path: Path, forbidden: int) -> None:
+    mode = path.stat().st_mode & 0o777
+    if mode & forbidden:
+        doing = "write to" if mode & _OTHERS_WRITE else "read"
+        raise InstallationProblem(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
+
+
+def _signer(directory: Path) -> Signer:
+    path = directory / KEYS_NAME / CHECKPOINT_KEY
+    try:
+        _check_rights(path, _OTHERS_READ)
+        return Signer.from_octets(path.read_bytes())
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is damaged"
+        message = f"{path} cannot be read: {problem}; put it back from where you keep a copy of the keys"
+        raise InstallationProblem(message) from None
+
+
+def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if environ is None else environ
+
+
+# The store
+
+
+def _store(directory: Path, config: Config, *, new: bool = False) -> Store:
+    text = config.ledger_database
+    if not text:
+        path = directory / LEDGER_NAME
+        if not new and not path.exists():
+            raise _without_ledger(directory, config)
+        return Store.sqlite(path)
+    try:
+        url = make_url(text).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        source = config.sources["ledger.database"]
+        raise InvalidConfig(f"{source}: ledger.database", "a URL that can be understood is expected") from None
+    if "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+    try:
+        return Store.postgres(url.render_as_string(hide_password=False))
+    except ImportError as error:
+        message = "a ledger in PostgreSQL needs a driver that is not installed; run: pip install 'perseid[postgres]'"
+        raise DriverMissing(message) from error
+
+
+def _log(store: Store, *, accept_clock: bool = False) -> Log:
+    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000, accepted=accept_clock)
+    return Log(store, clock, secrets.token_bytes)
+
+
+def _check_version(directory: Path, store: Store, config: Config) -> None:
+    found = _version(store, config)
+    if found is None:
+        raise _without_ledger(directory, config)
+    if found > TABLES_VERSION:
+        raise NewerFormat(
+            f"the ledger was written by a newer version of the program (tables {found}); upgrade this one"
+        )
+    if found < TABLES_VERSION:
+        raise OlderFormat(
+            f"the ledger was written by an older version of the program (tables {found}, not {TABLES_VERSION}); "
+            f"make a backup with that one and run: perseid upgrade -d {directory}"
+        )
+
+
+def _version(store: Store, config: Config) -> str | None:
+    """The version of the ledger's tables; None if there is no ledger."""
+    found = _ask(store, config, "SELECT version_num FROM alembic_version")
+    # Tables without a ledger are what is left when somebody stopped a creation in a database half-way.
+    if found is None or (found == TABLES_VERSION and _ask(store, config, "SELECT origin FROM ledger") is None):
+        return None
+    return str(found)
+
+
+def _ask(store: Store, config: Config, question: str) -> object:
+    """The first field of the first row; None if there is no such table, or nothing in it."""
+    with _explaining(store, config):
+        try:
+            with store.reading() as connection:
+                answer: object = connection.exec_driver_sql(question).scalar()
+                return answer
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_WORDS in str(error.orig):
+                return None
+            raise
+
+
+@contextmanager
+def _explaining(store: Store, config: Config) -> Iterator[None]:
+    """Make sentences of what a database objects to."""
+    try:
+        yield
+    except DBAPIError as error:
+        words = " ".join(str(error.orig).split())
+        if store.dialect == "sqlite":
+            raise InstallationProblem(f"{store.engine.url.database} cannot be used: {words}") from error
+        raise DatabaseUnreachable(
+            f"the database {masked(config.ledger_database)} cannot be used: {words}; see that it runs and lets this "
+            f"program in, or correct the setting ledger.database ({config.sources['ledger.database']})"
+        ) from error
+
+
+def _without_ledger(directory: Path, config: Config) -> InstallationProblem:
+    where = masked(config.ledger_database) or str(directory / LEDGER_NAME)
+    return InstallationProblem(
+        f"there is no ledger in {where}, though there is an installation in {directory}; "
+        "restore a backup, or name the right database in the setting ledger.database"
+    )
+
+
+# Making one
+
+
+def _origin(given: str | None) -> str:
+    if given is None:
+        return f"ledger-{secrets.token_hex(_ORIGIN_OCTETS)}"
+    if not given or len(given) > MAX_ORIGIN or "+" in given or " " in given or not given.isprintable():
+        message = f"an origin has up to {MAX_ORIGIN} printable characters without blanks and +, unlike {quoted(given)}"
+        raise InstallationProblem(f"{message}; such as example.org/names")
+    return given

@@ -1,0 +1,31 @@
+"""Who may make names in a namespace: the policy's rule (S13), for every way of making one."""
+
+from perseid.names import Handle
+
+from . import demands
+from .context import Context
+from .demands import Demand, Membership, Role, shown
+from .policy import Policy
+from .policy_keys import Who
+from .results import Refused
+
+
+def demand_making(context: Context, policy: Policy, prefix: str) -> None:
+    """Refuse whoever may not make names under a prefix, by the policy's rule."""
+    try:
+        context.demand(making(policy, prefix))
+    except Refused as refused:
+        line = policy.line("who_may_mint")
+        reason = f"{refused.reason}; the policy of this namespace says: {line}"
+        raise Refused(refused.code, reason, refused.advice, line) from refused
+
+
+def making(policy: Policy, prefix: str) -> Demand:
+    """What making names under a prefix demands (S13). Server administrators always may."""
+    action = f"make names under {shown(prefix)}"
+    servers = (Membership((Role.SERVER,)),)
+    if policy.who_may_mint is Who.AUTHENTICATED:
+        return Demand(action, ((),))
+    if policy.who_may_mint is Who.SERVER:
+        return Demand(action, (servers,))
+    return Demand(action, (*demands.create(Handle(prefix, "…")).alternatives, servers))

@@ -1,0 +1,191 @@
+"""Namespaces: a prefix with its rules, made, changed and listed.
+
+Making a namespace is one commit: the prefix is homed, its policy stored, its prefix handle made where this server
+answers for it, and so are the types that the policy uses (A6). The policy is a record of the installation's own, so no
+client that replaces the prefix handle touches it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
+from perseid.ledger.reading import CHUNK, Reading
+from perseid.names import Handle, InvalidName, prefixes
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.prefixes import parent
+from perseid.records.admin import AdminPermission
+from perseid.records.value import Value
+from perseid.wire.codes import ResponseCode
+
+from .authority_metadata import TypeDefinition, definitions
+from .compose import compose
+from .context import Context, Plan, check_indexes
+from .demands import Demand, Membership, Need, Role, shown
+from .facts import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Held
+from .policy import Policy
+from .results import Refused
+
+_RESERVED_PREFIXES = frozenset({SITE_PREFIX, PREFIX_OF_PREFIXES})
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A prefix and what its policy says."""
+
+    prefix: str
+    policy: Policy
+    seq: int
+    """The entry that made it so."""
+    types_elsewhere: tuple[str, ...] = ()
+    """Types the policy uses whose definitions belong to a service elsewhere (A6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddNamespace:
+    """Make a namespace."""
+
+    prefix: str
+    policy: Policy
+    values: tuple[Value, ...] = ()
+    """What the prefix handle holds: administrators, keys, service information."""
+
+    def decide(self, context: Context) -> Plan[Namespace]:
+        """Home the prefix, store the policy, make the prefix handle and the types that are to be here."""
+        checked_prefix(self.prefix)
+        check_indexes(self.values)
+        context.demand(_making(self.prefix))
+        if context.facts.entry(record_key(policy_name(self.prefix))) is not None:
+            reason = f"there is a namespace {shown(self.prefix)} already"
+            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
+        _check_fits(context, self.prefix, self.policy)
+        context.facts.assume(self.prefix, self.policy)
+        drafts = [_policy_draft(context, self.prefix, self.policy, Action.CREATE)]
+        homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
+        if not context.facts.is_homed(homed):
+            drafts.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
+        drafts += self._prefix_handle(context)
+        types, elsewhere = self._types(context)
+        drafts += types
+        return Plan(
+            lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere), tuple(drafts), reason=context.reasons[-1]
+        )
+
+    def _prefix_handle(self, context: Context) -> Iterator[Draft]:
+        """The record of the prefix itself (H8), unless it exists or is another server's."""
+        handle = Handle(PREFIX_OF_PREFIXES, fold(self.prefix))
+        if context.facts.is_responsible(handle):
+            held = context.facts.held(handle)
+            if not held.exists:
+                yield context.draft(held, Action.CREATE, compose(context, held, self.values, creates=True))
+
+    def _types(self, context: Context) -> tuple[list[Draft], tuple[str, ...]]:
+        """The types that the policy uses: those that belong here and do not exist, and those that are elsewhere."""
+        drafts: list[Draft] = []
+        elsewhere: list[str] = []
+        for definition in definitions(self.policy):
+            handle = definition.handle
+            if handle is None:
+                continue
+            if fold(handle.prefix) != fold(self.prefix) and not context.facts.is_responsible(handle):
+                elsewhere.append(definition.type)
+                continue
+            held = context.facts.held(handle)
+            if not held.exists:
+                drafts.append(
+                    context.draft(held, Action.CREATE, compose(context, held, _defined(definition, held), creates=True))
+                )
+        return drafts, tuple(elsewhere)
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Give a namespace another policy. It holds for changes from then on, and makes nothing unreadable."""
+
+    prefix: str
+    policy: Policy
+
+    def decide(self, context: Context) -> Plan[Namespace]:
+        """Whoever administers the server, or may change the administrators of the prefix; the case rule stays (H5)."""
+        checked_prefix(self.prefix)
+        prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"
+        action = f"set the policy of {shown(self.prefix)}"
+        by_prefix = (Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),)
+        context.demand(Demand(action, ((Membership((Role.SERVER,)),), by_prefix)))
+        if not context.facts.is_homed(prefix_handle):
+            reason = f"{shown(self.prefix)} is not homed here"
+            raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
+        entry = context.facts.entry(record_key(policy_name(self.prefix)))
+        _check_fits(context, self.prefix, self.policy)
+        if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
+            return Plan(lambda _: Namespace(self.prefix, self.policy, entry.seq), reason=context.reasons[-1])
+        made = Action.CREATE if entry is None else Action.UPDATE
+        draft = _policy_draft(context, self.prefix, self.policy, made)
+        return Plan(lambda seq: Namespace(self.prefix, self.policy, seq), (draft,), reason=context.reasons[-1])
+
+
+def _check_fits(context: Context, prefix: str, policy: Policy) -> None:
+    """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5)."""
+    if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
+        raise Refused.by_policy(refusals)
+    try:
+        before = context.facts.policy(prefix)
+    except Refused:
+        return  # it cannot be read, and this one takes its place
+    first = record_key(f"{prefix}/")
+    has_policy = context.facts.entry(record_key(policy_name(prefix))) is not None
+    is_used = has_policy or bool(context.facts.reading.names(first, first[:-1] + b"0", 1))
+    if is_used and (refusals := before.may_change_to(policy)):
+        raise Refused.by_policy(refusals)
+
+
+def homed_prefixes(reading: Reading) -> Iterator[str]:
+    """The table of homed prefixes, as its entries are written."""
+    return _names(reading, HOMED)
+
+
+def namespaces(reading: Reading) -> Iterator[str]:
+    """The prefixes that have a policy of their own, in order."""
+    return _names(reading, POLICY)
+
+
+def _names(reading: Reading, before: str) -> Iterator[str]:
+    first = record_key(before)
+    end = first[:-1] + bytes((first[-1] + 1,))
+    while page := reading.names(first, end, CHUNK):
+        yield from (entry.handle.removeprefix(before) for entry in page if entry.state is State.NORMAL)
+        first = page[-1].key + b"\0"
+
+
+def checked_prefix(prefix: str) -> None:
+    """Refuse what cannot be a namespace."""
+    try:
+        prefixes.check_prefix(prefix)
+    except InvalidName as problem:
+        raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+    if fold(prefix) in _RESERVED_PREFIXES:
+        raise Refused(ResponseCode.INVALID_HANDLE, f"{fold(prefix)} belongs to the system itself", rule="H8")
+
+
+def _making(prefix: str) -> Demand:
+    """Server administrators make namespaces; for a derived one the parent's permission suffices (H6)."""
+    ways: list[tuple[Membership | Need, ...]] = [(Membership((Role.SERVER,)),)]
+    if (above := parent(prefix)) is not None:
+        need = Need(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True)
+        ways.append((need,))
+    return Demand(f"make the namespace {shown(prefix)}", tuple(ways))
+
+
+def _policy_draft(context: Context, prefix: str, policy: Policy, action: Action) -> Draft:
+    value = Value(POLICY_INDEX, POLICY_TYPE, policy.to_toml().encode(), timestamp=context.now)
+    name = policy_name(prefix)
+    return Draft(action, State.NORMAL, name, context.door, str(context.who), context.note, (value,))
+
+
+def _defined(definition: TypeDefinition, held: Held) -> tuple[Value, ...]:
+    """The record of a type. Where nobody else is known as creator of such records, it names itself (A4)."""
+    values: tuple[Value, ...] = (Value.text(1, "DESC", definition.text),)
+    if held.policy.authority and not held.policy.default_creator:
+        values += (Value.text(2, held.policy.creator_type, str(held.handle)),)
+    return values

@@ -1,0 +1,296 @@
+"""The operations of the protocol: create, add, modify, remove, delete, home and unhome, list.
+
+Semantics, order of checks and response codes are those of deployed servers (native-protocol reference, §16); the order
+can be observed, and clients rely on it. What a namespace's policy demands is checked where those servers have a local
+policy hook: after the right to do it, before anything is stored. Beyond them, a name has a life here: one that was
+deleted is not free again unless somebody says so, and one that is reserved or unpublished exists for its
+administrators only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import homed_name, record_key
+from perseid.names import Handle, InvalidName, prefixes
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records.types import HS_ADMIN
+from perseid.records.value import Value
+from perseid.wire.codes import OpCode, ResponseCode
+
+from . import demands
+from .authorisation import may_write
+from .compose import compose, kept_by_policy, moved_apart
+from .context import Context, Plan, check_indexes, not_found
+from .demands import Differences, shown
+from .facts import SITE_PREFIX, Held, of_type
+from .identity import Anonymous
+from .makers import demand_making
+from .policy_keys import Who
+from .results import Changed, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a record. With `overwrite` one that exists is replaced, as a whole."""
+
+    handle: Handle
+    values: tuple[Value, ...]
+    overwrite: bool = False
+    again: bool = False
+    """Whether a name that was deleted may be used again."""
+    published: bool = True
+    """Whether the public may see it; otherwise it waits to be published."""
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.2: responsibility, name, indexes, existence, identity, right, policy."""
+        held = context.own(self.handle)
+        context.registrable(held)
+        check_indexes(self.values)
+        if held.state is State.RESERVED:
+            return self._register(context, held)
+        if held.exists and not self.overwrite:
+            raise already_exists(held)
+        if held.exists:
+            return self._replace(context, held)
+        if held.entry is not None and not self.again:
+            raise was_deleted(held)
+        self._demand_making(context, held)
+        values = compose(context, held, self.values, creates=True)
+        return written(context, held, Action.CREATE, values, self._state)
+
+    @property
+    def _state(self) -> State:
+        return State.NORMAL if self.published else State.UNPUBLISHED
+
+    def _demand_making(self, context: Context, held: Held) -> None:
+        """The right to make a name: the protocol's, unless the policy has a rule of its own."""
+        if held.policy.who_may_mint is Who.ADMINISTRATORS or held.handle.is_prefix_handle:
+            context.demand(demands.create(held.handle))
+        else:
+            demand_making(context, held.policy, held.handle.prefix)
+
+    def _replace(self, context: Context, held: Held) -> Plan[Changed]:
+        # What the namespace keeps, though the request leaves it out, is no removal: it needs no permission.
+        kept = [value for value in kept_by_policy(held) if value.index not in {new.index for new in self.values}]
+        context.demand(demands.overwrite(held.handle, held.values, (*self.values, *kept)))
+        require_living(held, (*self.values, *kept))
+        values = compose(context, held, self.values, whole=True)
+        return written(context, held, Action.UPDATE, values, overwritten=True)
+
+    def _register(self, context: Context, held: Held) -> Plan[Changed]:
+        """Associate a reserved name with a thing: the right is with whom it was reserved for."""
+        if isinstance(context.who, Anonymous):
+            context.demand(demands.create(held.handle))
+        kept = () if of_type(self.values, HS_ADMIN) else of_type(held.values, HS_ADMIN)
+        if not context.may(demands.add(held.handle, self.values or _ANY_VALUE)):
+            raise already_exists(held)
+        values = compose(context, held, (*self.values, *moved_apart(kept, self.values)), creates=True)
+        return written(context, held, Action.CREATE, values, self._state)
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add values to a record. With `overwrite` those at the same indexes are replaced."""
+
+    handle: Handle
+    values: tuple[Value, ...]
+    overwrite: bool = False
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.4: responsibility, indexes, identity, existence, conflicts, right, policy."""
+        held = context.changeable(self.handle)
+        if not self.values:
+            raise Refused(ResponseCode.INVALID_VALUE, "Value list was empty")
+        check_indexes(self.values)
+        require_identity(context, f"add values to {shown(self.handle)}")
+        require_record(context, held)
+        new = {value.index for value in self.values}
+        shared = [value.index for value in held.values if value.index in new]
+        if shared and not self.overwrite:
+            raise Refused(ResponseCode.VALUE_ALREADY_EXISTS, f"Index conflict for {shared[0]}")
+        context.demand(demands.add(held.handle, self.values, held.values if self.overwrite else ()))
+        kept = [value for value in held.values if value.index not in new]
+        require_living(held, (*kept, *self.values))
+        values = compose(context, held, (*kept, *self.values))
+        return written(context, held, Action.UPDATE, values, overwritten=bool(shared))
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove the values with these indexes."""
+
+    handle: Handle
+    indexes: tuple[int, ...]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.5: responsibility, identity, existence of record and values, right, policy."""
+        held = context.changeable(self.handle)
+        require_identity(context, f"remove values of {shown(self.handle)}")
+        require_record(context, held)
+        gone = set(self.indexes)
+        if missing := gone - {value.index for value in held.values}:
+            reason = f"{shown(self.handle)} has no value with the index {min(missing)}"
+            raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
+        context.demand(demands.remove(held.handle, [value for value in held.values if value.index in gone]))
+        kept = [value for value in held.values if value.index not in gone]
+        require_living(held, kept)
+        values = compose(context, held, kept)
+        return written(context, held, Action.UPDATE, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Modify:
+    """Put values in the place of those with the same indexes."""
+
+    handle: Handle
+    values: tuple[Value, ...]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.6: responsibility, existence, each value, right, duplicates, policy."""
+        held = context.changeable(self.handle)
+        require_record(context, held)
+        before = {value.index: value for value in held.values}
+        for value in self.values:
+            old = before.get(value.index)
+            if old is None:
+                reason = f"{shown(self.handle)} has no value with the index {value.index}"
+                raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
+            decision = may_write(context.who, held.handle, old, value)
+            if not decision.allowed:
+                raise Refused.by_decision(decision)
+        context.demand(demands.modify(held.handle, [(before[value.index], value) for value in self.values]))
+        after = {value.index: value for value in self.values}
+        if len(after) < len(self.values):
+            raise Refused(ResponseCode.INVALID_VALUE, "an index stands twice in the request")
+        require_living(held, tuple((before | after).values()))
+        values = compose(context, held, tuple((before | after).values()))
+        return written(context, held, Action.UPDATE, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a record. The name is not free afterwards."""
+
+    handle: Handle
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.3: identity, existence, right; a prefix that is not homed here is tolerated, so that strays can go."""
+        if fold(self.handle.prefix) == SITE_PREFIX or context.facts.is_responsible(self.handle):
+            held = context.changeable(self.handle)
+        else:
+            held = context.facts.held(self.handle)
+        require_identity(context, f"delete {shown(self.handle)}")
+        require_record(context, held)
+        context.demand(demands.delete(held.handle))
+        if refusals := held.policy.check_deletion(held.handle):
+            raise Refused.by_policy(refusals)
+        return written(context, held, Action.DELETE, (), State.ABSENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Become responsible for a prefix, or cease to be."""
+
+    name: str
+    """The entry of the table of homed prefixes: `0.NA/12345`, a bare prefix, or a marker `0.NA/0.NA/12345`."""
+    unhome: bool = False
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """§16.8: a prefix handle, a server administrator. Nothing happens if it is so already."""
+        names = self._names()
+        context.demand(demands.serve(OpCode.UNHOME_NA if self.unhome else OpCode.HOME_NA))
+        action, state = (Action.UNHOME, State.ABSENT) if self.unhome else (Action.HOME, State.NORMAL)
+        drafts = tuple(
+            [
+                Draft(action, state, homed_name(name), context.door, str(context.who), context.note)
+                for name in names
+                if context.facts.is_homed(name) is self.unhome
+            ]
+        )
+        handle = Handle.keepable(homed_name(names[0]))
+        entry = context.facts.entry(record_key(str(handle)))
+        last = 0 if entry is None else entry.seq
+        return Plan(lambda seq: Changed(handle, seq or last), drafts, reason=context.reasons[-1])
+
+    def _names(self) -> tuple[str, ...]:
+        """The entries of the table: a prefix alone means its prefix handle, and is unhomed as such too."""
+        prefix = self.name
+        for _ in range(2):  # a marker has the prefix of prefixes twice
+            if fold(prefix).startswith(f"{PREFIX_OF_PREFIXES}/"):
+                prefix = prefix.partition("/")[2]
+        try:
+            prefixes.check_prefix(prefix)
+        except InvalidName as problem:
+            raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", str(problem)) from problem
+        if fold(prefix) == SITE_PREFIX:
+            raise Refused(ResponseCode.INVALID_HANDLE, f"{SITE_PREFIX} is the installation's own, in every one")
+        if "/" in self.name:
+            return (self.name,)
+        expanded = f"{PREFIX_OF_PREFIXES}/{self.name}"
+        return (expanded, self.name) if self.unhome else (expanded,)
+
+
+_ANY_VALUE = (Value(1, "", b""),)  # for a right that does not depend on which
+
+
+def require_identity(context: Context, action: str) -> None:
+    """Ask whoever is unknown to say who they are."""
+    if isinstance(context.who, Anonymous):
+        advice = "answer a challenge, or use a session"
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, f"who wants to {action} has to be known", advice)
+
+
+def require_record(context: Context, held: Held) -> None:
+    """Refuse a name without a record; one that is not public exists for its administrators only."""
+    if not held.exists or (not held.is_public and not context.may(demands.read(held.handle))):
+        raise not_found(held)
+
+
+def require_living(held: Held, wanted: Sequence[Value]) -> None:
+    """Refuse to give values to a name whose thing is gone. Administrators may change, and what the tombstone says."""
+    if held.state is State.TOMBSTONE:
+        policy = held.policy
+        says = (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
+        allowed = {fold(type_) for type_ in says}
+        differences = Differences.between(held.values, wanted)
+        changed = (*differences.added, *differences.removed, *[one for pair in differences.modified for one in pair])
+        if not all(demands.is_admin(value) or fold(value.type) in allowed for value in changed):
+            reason = f"{shown(held.asked)} has a tombstone: what it stood for is gone"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "revive it first, if the thing has come back", "S8")
+
+
+def already_exists(held: Held) -> Refused:
+    """The name is taken."""
+    advice = "choose another name, or replace the record (overwrite)" if held.is_public else "choose another name"
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, f"{shown(held.asked)} exists already", advice, "H7")
+
+
+def was_deleted(held: Held) -> Refused:
+    """The name was used once, and stands in somebody's citation."""
+    reason = f"{shown(held.asked)} was deleted, and a name is not given a second time"
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "choose another name, or say that it is meant", "S8")
+
+
+def written(
+    context: Context,
+    held: Held,
+    action: Action,
+    values: Sequence[Value],
+    state: State | None = None,
+    *,
+    overwritten: bool = False,
+) -> Plan[Changed]:
+    """The plan that makes a record what it shall be; nothing is appended if it is that already."""
+    after = (State.NORMAL if action is Action.CREATE else held.state) if state is None else state
+    reason = context.reasons[-1] if context.reasons else ""
+    draft = context.draft(held, action, values, after)
+    if held.exists and after is held.state and not _differs(held, draft.values):
+        return Plan(lambda _: Changed(held.handle, held.seq, overwritten), reason=reason)
+    return Plan(lambda seq: Changed(held.handle, seq, overwritten), (draft,), reason=reason)
+
+
+def _differs(held: Held, values: tuple[Value, ...]) -> bool:
+    differences = Differences.between(held.values, values)
+    return bool(differences.added or differences.removed or differences.modified)

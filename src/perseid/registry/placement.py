@@ -1,0 +1,96 @@
+"""Making a directory whole or not at all.
+
+What belongs in it is made in a folder of its own and put into place when it is complete. Where the directory is not
+there yet, that folder stands beside it and becomes it, in one step. Where it exists and is empty, a folder beside it
+may be impossible to make or to exchange (it may be a volume of a container, or the one place where a service may
+write), so the folder stands inside, and what is in it moves up.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from perseid.ledger.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
+from perseid.names.errors import quoted
+
+_MAX_LISTED = 3  # of the files that are in the way
+
+
+@contextmanager
+def workplace(directory: Path, mark: str) -> Iterator[Path]:
+    """A folder to make things in, on the same disk as the directory; what is left of it in the end is removed.
+
+    A directory that has something in it is refused, as one that is made already if it holds the file `mark`.
+    """
+    exists = os.path.lexists(directory)
+    if exists:
+        prepare(directory)
+        _check_empty(directory, mark)
+    parent = directory if exists else directory.parent
+    try:
+        work = Path(tempfile.mkdtemp(prefix=".perseid-", dir=parent))
+    except FileNotFoundError:
+        raise UnsuitableDirectory(f"{parent} does not exist; make it first") from None
+    except OSError as error:
+        raise UnsuitableDirectory(f"nothing can be made in {parent}: {error.strerror}") from error
+    try:
+        prepare(work)
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def place(work: Path, directory: Path, first: str, last: str) -> list[Path]:
+    """Put what was made into its place; answers what is there now, which `remove` takes away again.
+
+    Where things move one by one, `first` must be a folder with something in it: that fails if another process was
+    faster. `last` is what makes the directory complete.
+    """
+    placed: list[Path] = []
+    try:
+        if work.parent == directory:
+            directory.chmod(DIRECTORY_MODE)
+            for path in sorted(work.iterdir(), key=lambda path: (path.name == last, path.name != first)):
+                path.rename(directory / path.name)
+                placed.append(directory / path.name)
+        else:
+            sync_directory(work)
+            work.rename(directory)
+            placed.append(directory)
+            sync_directory(directory.parent)
+        sync_directory(directory)
+    except OSError as error:
+        remove(placed)
+        raise UnsuitableDirectory(f"nothing can be put into {directory}: {error.strerror}") from error
+    return placed
+
+
+def remove(placed: list[Path]) -> None:
+    """Take away what was put into place, the last thing first."""
+    for path in reversed(placed):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+
+
+def write(path: Path, octets: bytes) -> None:
+    """Make a file for its owner's eyes only; it is on the disk when this returns."""
+    with open_new(path) as file:
+        file.write(octets)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_empty(directory: Path, mark: str) -> None:
+    found = sorted(path.name for path in directory.iterdir())
+    if mark in found:
+        raise UnsuitableDirectory(f"there is an installation in {directory} already; name another directory")
+    if found:
+        names = ", ".join(quoted(name) for name in found[:_MAX_LISTED])
+        more = ", …" if len(found) > _MAX_LISTED else ""
+        raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); name an empty directory, or a new one")

@@ -1,0 +1,160 @@
+"""Proving what a name was: a document that anybody can check without this server, for as long as they like.
+
+The document holds one entry, the proof that it is in the tree of a signed checkpoint, and those values that may be
+seen; docs/reference/proof-format.md specifies it, and `perseid.ledger.proof_document` checks it. It is made for
+others, so it shows what the public may see unless somebody asks for all that they may see themselves.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.entry import Action, Entry, Slot
+from perseid.ledger.errors import LedgerError
+from perseid.ledger.keys import LEDGER, record_key
+from perseid.ledger.log import Log
+from perseid.ledger.proof_document import FORMAT, MAX_DOCUMENT, MAX_LINKS
+from perseid.ledger.reading import Reading
+from perseid.ledger.signing import INTERVAL, sign_checkpoint
+from perseid.ledger.verification import Checkpoint, read_note
+from perseid.names import Handle
+from perseid.records.plain import JsonObject
+from perseid.wire.codes import ResponseCode
+
+from .context import not_found
+from .demands import shown
+from .facts import Facts
+from .identity import Anonymous, Identity
+from .past import Past, Seen
+from .results import Refused
+
+_MICROSECOND: Final = 1_000_000
+
+
+class NotCovered(LedgerError):
+    """No signed checkpoint has come to the entry yet."""
+
+    def __init__(self, seq: int, covered: int) -> None:
+        super().__init__(
+            f"entry {seq} cannot be proved yet: the latest signed checkpoint ends at entry {covered}. A server that is "
+            "running signs one every second; otherwise sign one with the key of the ledger (sign_checkpoint)"
+        )
+        self.seq = seq
+        self.covered = covered
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A document that proves what a name was after one entry."""
+
+    handle: Handle
+    """The name as it is registered."""
+    seq: int
+    """The entry that is proved."""
+    document: JsonObject
+    """Ready for any JSON writer."""
+
+    def to_json(self) -> str:
+        """The document as text, with its members one below the other."""
+        return json.dumps(self.document, ensure_ascii=False, indent=2) + "\n"
+
+
+def prove(facts: Facts, who: Identity, handle: Handle, seq: int | None = None, *, public_only: bool = True) -> Proof:
+    """The proof of what a name is, or was after an entry of the ledger (see `past.moment`).
+
+    Raises `Refused`, or `NotCovered` if no signed checkpoint has come to the entry: see `cover`.
+    """
+    past = Past(facts, Anonymous() if public_only else who, handle)
+    seen = _latest(past) if seq is None else past.version_at(seq)
+    entry = seen.entry
+    reading = facts.reading
+    note, size = reading.checkpoint(), reading.checkpoint_size() or 0
+    if note is None or size < entry.seq:
+        raise NotCovered(entry.seq, size)
+    document: JsonObject = {
+        "format": FORMAT,
+        "handle": entry.handle,
+        "seq": entry.seq,
+        "entry": _included(reading, entry, size),
+        "values": _opened(_slots(seen)),
+    }
+    if past.shows_actors:
+        document |= _member("actor", entry.actor)
+    if past.administers:
+        document |= _member("note", entry.note)
+    document["checkpoint"] = note
+    document["keys"] = [_included(reading, link, size) | _member("note", link.note) for link in _links(reading, size)]
+    proof = Proof(past.held.handle, entry.seq, document)
+    if len(proof.to_json().encode()) > MAX_DOCUMENT:
+        reason = f"the record of {shown(handle)} is too large for a proof of {MAX_DOCUMENT:,} octets"
+        raise Refused(ResponseCode.ERROR, reason, "prove an entry of it with fewer or shorter values")
+    return proof
+
+
+def cover(log: Log, signer: Signer, seq: int, pause: Callable[[float], None]) -> None:
+    """See to it that a signed checkpoint has come to an entry. It takes up to a second: no two are signed in less.
+
+    `pause` waits so many seconds.
+    """
+    if _signed(log, signer) < seq:
+        pause(INTERVAL / _MICROSECOND)
+        if (size := _signed(log, signer)) < seq:
+            raise NotCovered(seq, size)
+
+
+def _signed(log: Log, signer: Signer) -> int:
+    """How many entries a checkpoint is about that is signed now, or was a moment ago."""
+    return Checkpoint.parse(read_note(sign_checkpoint(log, signer))[0]).size
+
+
+def _latest(past: Past) -> Seen:
+    """The latest version that may be seen."""
+    for seen in past.versions():
+        return seen
+    raise not_found(past.held)
+
+
+def _slots(seen: Seen) -> list[Slot]:
+    """Where the values stand that may be seen."""
+    indexes = {value.index for value in seen.values}
+    # A value's binary form begins with its index.
+    return [
+        slot
+        for slot in seen.entry.values
+        if slot.content is not None and int.from_bytes(slot.content[:4], "big", signed=True) in indexes
+    ]
+
+
+def _links(reading: Reading, size: int) -> list[Entry]:
+    """The entries by which today's key came to sign, oldest first: from where the ledger was restored, if it was."""
+    found = []
+    for entry in reading.history(record_key(LEDGER), size):
+        found.append(entry)
+        if entry.action is Action.BRANCH or len(found) == MAX_LINKS:
+            break
+    return found[::-1]
+
+
+def _included(reading: Reading, entry: Entry, size: int) -> JsonObject:
+    """An entry's leaf, and the path from it to the root of the tree of a size."""
+    path = [_base64(each) for each in reading.inclusion(entry.seq, size)]
+    return {"leaf": _base64(entry.leaf()), "path": path}
+
+
+def _member(name: str, slot: Slot) -> JsonObject:
+    """What is under a commitment, as a member of the document; none if it was redacted."""
+    opened = _opened([slot])
+    return {name: opened[0]} if opened else {}
+
+
+def _opened(slots: Iterable[Slot]) -> list[JsonObject]:
+    """Salt and content: with them anybody can compute the commitment."""
+    found = [(slot.salt, slot.content) for slot in slots if slot.content is not None]
+    return [{"salt": _base64(salt), "content": _base64(content)} for salt, content in found]
+
+
+def _base64(octets: bytes) -> str:
+    return base64.b64encode(octets).decode()

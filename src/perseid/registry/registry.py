@@ -1,0 +1,98 @@
+"""The registry: every door asks here, so that a rule holds at all of them.
+
+An operation is decided on one state of the ledger and handed in with everything the decision rested on. If any of it
+has moved by the time it is committed, it is decided again, a few times; after that the caller is told that the ledger
+is too busy. Reading waits for nobody.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from perseid.ledger import Append, Failed, Ledger, LedgerError, Mint, Moved, TooBusy
+from perseid.ledger import Minted as MintedEntries
+from perseid.ledger.requests import Appended, Outcome, Request
+
+from .context import Context, Operation, Plan
+from .facts import Facts, Rules
+from .identity import Identity
+from .resolving import Query, resolve
+from .results import Explained, Refused, Resolved
+
+ATTEMPTS: Final = 20
+"""How often an operation is decided again because others changed what it rested on. Each time somebody else has
+succeeded, so this many in a row mean a name that many fight for."""
+
+_SECOND: Final = 1_000_000
+
+T = TypeVar("T")
+
+
+class Registry:
+    """The rules over one ledger. For any number of threads."""
+
+    def __init__(self, ledger: Ledger, rules: Rules) -> None:
+        self.ledger = ledger
+        self.rules = rules
+
+    def do(self, operation: Operation[T], who: Identity, door: str, note: str = "") -> T:
+        """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`."""
+        for _ in range(ATTEMPTS):
+            plan, request = self._decide(operation, who, door, note)
+            if request is None:
+                return plan.answer(0)
+            outcome = self.ledger.append(request)[0]
+            if not isinstance(outcome, Moved):
+                return plan.answer(_first_entry(outcome))
+        raise TooBusy("others kept changing what this rests on; nothing was written, try again shortly")
+
+    def explain(self, operation: Operation[object], who: Identity, door: str) -> Explained:
+        """Whether an operation would be carried out, and why or why not; nothing is done."""
+        try:
+            plan, _ = self._decide(operation, who, door, "")
+        except Refused as refused:
+            return Explained(False, refused.reason, refused.code, refused.advice, refused.rule)
+        return Explained(True, plan.reason or "it is allowed")
+
+    def _decide(self, operation: Operation[T], who: Identity, door: str, note: str) -> tuple[Plan[T], Request | None]:
+        with self.facts() as facts:
+            plan = operation.decide(Context(facts, who, door, self.now(), note))
+            rests_on = facts.rests_on
+        if plan.make is not None:
+            return plan, Mint(plan.make, rests_on)
+        if not plan.drafts:
+            return plan, None
+        if len(plan.drafts) == 1:
+            return plan, Append(plan.drafts[0], rests_on, plan.redacts)
+        drafts = plan.drafts
+        return plan, Mint(lambda _: drafts, rests_on)
+
+    # Reading
+
+    @contextmanager
+    def facts(self, at: int | None = None) -> Iterator[Facts]:
+        """One state of the ledger through the rules of names: the present one, or that after an entry of the past."""
+        with self.ledger.reading() as reading:
+            yield Facts(reading, self.rules, at)
+
+    def resolve(self, query: Query, who: Identity, at: int | None = None) -> Resolved:
+        """What a name stands for, now or after an entry of the past. Raises `Refused`."""
+        with self.ledger.reading() as reading:
+            today = Facts(reading, self.rules)
+            facts = today if at is None else Facts(reading, self.rules, at)
+            return resolve(query, Context(facts, who, "read", self.now()), None if at is None else today)
+
+    def now(self) -> int:
+        """Seconds since 1970, as the ledger's clock shows them."""
+        return self.ledger.log.clock.now() // _SECOND
+
+
+def _first_entry(outcome: Outcome) -> int:
+    """The number of the first entry that a request appended; what failed is raised."""
+    if isinstance(outcome, (Appended, MintedEntries)):
+        return outcome.seq
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    if isinstance(outcome, LedgerError):
+        raise outcome
+    raise TypeError(f"{outcome!r} is not what an operation of the registry can come to")

@@ -1,0 +1,99 @@
+"""What the tests of the past share: a namespace, and entries appended as operations would, whatever they are today."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import record_key
+from perseid.ledger.requests import Append, Appended
+from perseid.names import Handle
+from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.records.record import ascending
+from perseid.registry.authorisation import Settings
+from perseid.registry.facts import Rules
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.registry import Registry
+from tests.ledger.ledgers import Machine
+from tests.registry.registries import add_namespace, registry_in_memory
+
+X = Handle.parse("12345/x")
+PUBLIC, PRIVATE = Permission(0x0E), Permission(0x0C)
+
+
+def who(reference: str) -> KeyHolder:
+    key = ValueRef.parse(reference)
+    return KeyHolder(key, Proof.PUBLIC_KEY, verified_index=key.index)
+
+
+ANN = who("300:12345/ann")
+"""Administers the record."""
+LISTER = who("300:12345/lister")
+"""Has LIST_HANDLES on the prefix handle, and nothing else."""
+SERVER = who("300:0.NA/0.NA")
+"""Runs the server, and has no right on records."""
+STRANGER = who("300:99999/stranger")
+PREFIX_ADMIN = Value(
+    100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/lister"), AdminPermission.LIST_HANDLES).to_bytes()
+)
+ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/ann")).to_bytes())
+
+
+def value(index: int, data: str = "", permissions: Permission = PUBLIC, type_: str = "URL") -> Value:
+    return Value(index, type_, data.encode() or b"v%d" % index, permissions=permissions)
+
+
+def hidden(index: int, data: str = "", type_: str = "URL") -> Value:
+    return value(index, data, PRIVATE, type_)
+
+
+def policy(**options: Any) -> Policy:
+    return Policy(**PROFILES["free"].values() | options)
+
+
+@contextmanager
+def site(machine: Machine | None = None, rules: Rules | None = None, **options: Any) -> Iterator[Registry]:
+    """A registry with the namespace 12345, whose policy is as the options say."""
+    with registry_in_memory(machine, rules) as made:
+        add_namespace(made, "12345", policy(**options), PREFIX_ADMIN)
+        yield made
+
+
+def rules(*, listing_allowed: bool = True, full_access: bool = False) -> Rules:
+    settings = Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),), server_admin_full_access=full_access)
+    return Rules(settings, listing_allowed=listing_allowed)
+
+
+def put(
+    registry: Registry,
+    *values: Value,
+    name: str = "12345/x",
+    action: Action | None = None,
+    state: State = State.NORMAL,
+    note: str = "",
+    actor: str = "300:12345/ann",
+) -> int:
+    """Append an entry; its number."""
+    with registry.facts() as facts:
+        before = facts.entry(record_key(name))
+    made = action or (Action.CREATE if before is None else Action.UPDATE)
+    outcome = registry.ledger.append(Append(Draft(made, state, name, "cli", actor, note, ascending(values))))[0]
+    assert isinstance(outcome, Appended)
+    return outcome.seq
+
+
+def delete(registry: Registry, name: str = "12345/x") -> int:
+    return put(registry, name=name, action=Action.DELETE, state=State.ABSENT)
+
+
+def unpublish(registry: Registry, *values: Value, name: str = "12345/x", note: str = "") -> int:
+    return put(registry, *values, name=name, action=Action.UNPUBLISH, state=State.UNPUBLISHED, note=note)
+
+
+def publish(registry: Registry, *values: Value, name: str = "12345/x") -> int:
+    return put(registry, *values, name=name, action=Action.PUBLISH)
+
+
+def reserve(registry: Registry, *values: Value, name: str = "12345/x") -> int:
+    return put(registry, *values, name=name, action=Action.RESERVE, state=State.RESERVED)

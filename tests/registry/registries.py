@@ -1,0 +1,67 @@
+"""What the tests of the registry share: a registry over a ledger in memory or on a real back end, and who asks."""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perseid.ledger import Answers, Ledger
+from perseid.ledger.log import Log
+from perseid.ledger.store import Store
+from perseid.names import Handle
+from perseid.records import Admin, Value
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.value import ValueRef
+from perseid.registry.authorisation import Settings
+from perseid.registry.facts import Rules
+from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
+from perseid.registry.namespaces import AddNamespace
+from perseid.registry.operations import Home
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.registry import Registry
+from tests.ledger.ledgers import SIGNER, Machine
+
+OPERATOR = LocalOperator("alice")
+NOBODY = Anonymous()
+
+
+def key_holder(index: int, handle: str) -> KeyHolder:
+    return KeyHolder(ValueRef(index, handle), Proof.SECRET_KEY, verified_index=index)
+
+
+def admin(index: int, reference: str, permissions: AdminPermission = ALL_PERMISSIONS) -> Value:
+    return Value(index, "HS_ADMIN", Admin(ValueRef.parse(reference), permissions).to_bytes())
+
+
+def handle(text: str) -> Handle:
+    return Handle.parse(text)
+
+
+@contextmanager
+def registry_on(
+    store: Store, folder: Path, machine: Machine | None = None, rules: Rules | None = None
+) -> Iterator[Registry]:
+    """A registry over an empty, upgraded store; it is its own root."""
+    log = Log(store, (machine or Machine()).clock(), random.Random(1).randbytes)
+    log.create(SIGNER)
+    with Ledger(log, Answers(folder / "answers")) as ledger:
+        made = Registry(ledger, rules or Rules(Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),))))
+        made.do(Home("0.NA/0.NA"), OPERATOR, "cli")
+        yield made
+
+
+@contextmanager
+def registry_in_memory(machine: Machine | None = None, rules: Rules | None = None) -> Iterator[Registry]:
+    """A registry of its own, thrown away afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.sqlite(Path(folder) / "ledger.db")
+        store.upgrade()
+        with registry_on(store, Path(folder), machine, rules) as made:
+            yield made
+
+
+def add_namespace(registry: Registry, prefix: str, profile: str | Policy = "free", *values: Value) -> None:
+    """A namespace whose prefix handle has the given values."""
+    policy = PROFILES[profile] if isinstance(profile, str) else profile
+    registry.do(AddNamespace(prefix, policy, values), OPERATOR, "cli")

@@ -1,0 +1,362 @@
+"""What is decided beside the table: reasons, settings, the permissions of single values, malformed data."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle
+from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.registry import demands
+from perseid.registry.authorisation import Decision, Settings, authorise, may_read, may_write
+from perseid.registry.demands import Demand, Differences, Need, Role
+from perseid.registry.identity import Anonymous, Identity, LocalOperator
+from perseid.wire.codes import OpCode, ResponseCode
+from tests.record_strategies import values
+from tests.registry.administration import PREFIX_HANDLE, SECRET, TARGET, Records, admin, group, holder, ref, secret, url
+
+P = AdminPermission
+ALICE = holder("300:0.NA/12345")
+LOCAL = LocalOperator("alice")
+ADD = demands.add(TARGET, [url(9)])
+
+
+def decide(demand: Demand, *admins: Value, who: Identity = ALICE, settings: Settings | None = None) -> Decision:
+    return authorise(who, demand, Records({str(TARGET): admins, PREFIX_HANDLE: admins}), settings or Settings())
+
+
+# Reasons
+
+
+def test_a_permission_names_the_value_that_gave_it() -> None:
+    decision = decide(ADD, admin("300:a/b"), admin("300:0.NA/12345", index=101))
+    reason = "300:0.NA/12345 may add values to 12345/x: the HS_ADMIN value at index 101 of 12345/x gives ADD_VALUE"
+    assert decision == Decision(True, None, reason, read=("12345/x",))
+
+
+def test_a_refusal_names_what_is_missing_and_what_to_do() -> None:
+    decision = decide(ADD, admin("300:0.NA/12345", ALL_PERMISSIONS & ~P.ADD_VALUE), admin("300:a/b", index=101))
+    assert decision.code is ResponseCode.INVALID_ADMIN
+    assert decision.reason == (
+        "300:0.NA/12345 may not add values to 12345/x: it takes ADD_VALUE in one HS_ADMIN value of 12345/x; "
+        "the HS_ADMIN value at index 100 of 12345/x does not give ADD_VALUE; "
+        "the HS_ADMIN value at index 101 of 12345/x leads to a record that is not held here, which counts as no match"
+    )
+    assert "ask an administrator" in decision.advice
+    assert "a/b" not in decision.reason
+
+
+def test_what_a_private_administrator_value_says_is_not_told() -> None:
+    private = Value(100, "HS_ADMIN", admin("300:0.NA/12345", P.READ_VALUE).data, permissions=Permission.ADMIN_READ)
+    assert "does not give" not in decide(ADD, private).reason
+    assert decide(demands.read(TARGET), private).allowed
+
+
+def test_permissions_of_two_values_are_not_combined() -> None:
+    both = demands.add(TARGET, [url(9), admin("1:a/b")])
+    halves = admin("300:0.NA/12345", P.ADD_VALUE), admin("300:0.NA/12345", P.ADD_ADMIN, 101)
+    decision = decide(both, *halves)
+    assert not decision.allowed
+    assert "ADD_VALUE + ADD_ADMIN in one HS_ADMIN value" in decision.reason
+    assert "index 100 of 12345/x does not give ADD_ADMIN" in decision.reason
+    assert decide(both, admin("300:0.NA/12345", P.ADD_VALUE | P.ADD_ADMIN)).allowed
+
+
+def test_two_records_may_give_the_two_rights_of_making_a_record_anew() -> None:
+    records = Records(
+        {str(TARGET): [admin("300:0.NA/12345", P.DELETE_HANDLE)], PREFIX_HANDLE: [admin("0:0.NA/12345", P.ADD_HANDLE)]}
+    )
+    decision = authorise(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
+    assert decision.allowed
+    assert "of 12345/x gives DELETE_HANDLE; " in decision.reason
+    assert "of 0.NA/12345 gives ADD_HANDLE" in decision.reason
+
+
+def test_all_ways_to_replace_a_record_are_named() -> None:
+    reason = decide(demands.overwrite(TARGET, [url(1)], [url(2)])).reason
+    assert "it takes REMOVE_VALUE + ADD_VALUE in one" in reason
+    assert ", or ADD_ADMIN in one" in reason
+    assert ", or DELETE_HANDLE in one HS_ADMIN value of 12345/x and ADD_HANDLE in one HS_ADMIN value of 0." in reason
+
+
+def test_the_unknown_are_asked_who_they_are_before_anything_is_read() -> None:
+    lookup = Records({})
+    for session in (False, True):
+        decision = authorise(Anonymous(session), ADD, lookup, Settings())
+        assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
+        assert "identify yourself" in decision.advice
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize("who", ["0:0.NA/12345", "0:0.na/12345"])
+def test_index_zero_is_refused_where_an_index_is_listed(who: str) -> None:
+    decision = decide(ADD, admin("300:0.NA/12345"), who=holder(who))
+    assert decision.code is ResponseCode.INVALID_ADMIN
+    assert "with the index of your key" in decision.advice
+    in_group = Records({str(TARGET): [admin("200:g/1")], "g/1": [group("300:0.NA/12345")]})
+    assert "with the index of your key" in authorise(holder(who), ADD, in_group, Settings()).advice
+    assert decide(ADD, admin("0:0.NA/12345"), who=holder(who)).allowed
+    without = decide(ADD, admin("300:0.NA/12345", P.READ_VALUE), who=holder(who))
+    assert "with the index of your key" not in without.advice, "the index would not help"
+
+
+def test_names_that_are_long_or_do_not_show_are_quoted() -> None:
+    handle = Handle("12345", "a\x1b[31m" + "b" * 500)
+    for demand in (demands.create(handle), demands.delete(handle), demands.overwrite(handle, [], [url(1)])):
+        decision = authorise(holder("300:k/\n" + "c" * 500), demand, Records({}), Settings())
+        assert decision.reason.isprintable()
+        assert "b" * 100 not in decision.reason
+        assert "c" * 100 not in decision.reason
+
+
+# Administrators
+
+
+@pytest.mark.parametrize("type_", ["HS_ADMIN", "hs_admin", "HS_ADMIN.x", "Hs_Admin.X.y"])
+def test_subtypes_name_administrators_as_well(type_: str) -> None:
+    value = admin("300:0.NA/12345", type_=type_)
+    assert decide(ADD, value).allowed
+    assert demands.addition(value) == P.ADD_ADMIN
+    assert demands.removal(value) == P.REMOVE_ADMIN
+
+
+@pytest.mark.parametrize("type_", ["HS_ADMINS", "HS_ADMIN_", "HS_VLIST", "URL", ""])
+def test_other_types_name_none(type_: str) -> None:
+    decision = decide(ADD, admin("300:0.NA/12345", type_=type_))
+    assert not decision.allowed
+    assert "12345/x has no administrators" in decision.reason
+
+
+def test_without_administrators_or_a_record_nobody_may() -> None:
+    assert "12345/x has no administrators" in decide(ADD).reason
+    decision = authorise(ALICE, ADD, Records({}), Settings())
+    assert "12345/x is not held here" in decision.reason
+    assert not decision.allowed
+
+
+WHOLE = admin("300:0.NA/12345").data
+
+
+@pytest.mark.parametrize("data", [b"", WHOLE[:-1], WHOLE + b"\0", WHOLE + b"\0\1", WHOLE + b"\0\0\0", WHOLE[1:]])
+def test_an_administrator_that_cannot_be_read_is_ignored(data: bytes) -> None:
+    decision = decide(ADD, Value(100, "HS_ADMIN", data))
+    assert not decision.allowed
+    assert "at index 100 of 12345/x cannot be read and is ignored" in decision.reason
+    assert decide(ADD, Value(100, "HS_ADMIN", data), admin("300:0.NA/12345", index=101)).allowed
+
+
+def test_the_long_form_of_old_software_counts() -> None:
+    assert decide(ADD, Value(100, "HS_ADMIN", WHOLE + b"\0\0")).allowed
+
+
+def test_administrators_of_the_new_record_itself_do_not_create_it() -> None:
+    records = Records({str(TARGET): [admin("300:0.NA/12345")]})
+    assert not authorise(ALICE, demands.create(TARGET), records, Settings()).allowed
+
+
+@pytest.mark.parametrize(
+    ("handle", "record", "permission"),
+    [
+        ("12345/x", "0.NA/12345", P.ADD_HANDLE),
+        ("abc.é/x.y", "0.NA/ABC.é", P.ADD_HANDLE),
+        ("0.NA/12345", "0.NA/0.NA", P.ADD_HANDLE),
+        ("0.na/a", "0.NA/0.NA", P.ADD_HANDLE),
+        ("0.NA/a.b", "0.NA/A", P.ADD_NA),
+        ("0.na/a.b.c", "0.NA/A.B", P.ADD_NA),
+        ("0.NA/0.NA", "0.NA/0", P.ADD_NA),
+        ("0.NAx/a.b", "0.NA/0.NAX", P.ADD_HANDLE),
+    ],
+)
+def test_whose_administrators_may_create(handle: str, record: str, permission: AdminPermission) -> None:
+    assert demands.create(Handle.parse(handle)).alternatives == ((Need(permission, record, on_prefix=True),),)
+
+
+@pytest.mark.parametrize("permissions", [0, 0x1000, 0x1001, 0xFFFF])
+def test_nobody_needs_what_is_no_permission(permissions: int) -> None:
+    with pytest.raises(ValueError, match="not permissions"):
+        Need(AdminPermission(permissions), "a/b")
+
+
+# Settings
+
+ON_PREFIX = [
+    demands.create(TARGET),
+    demands.create(Handle.parse("0.NA/12345.1")),
+    demands.list_handles("12345"),
+    demands.overwrite(TARGET, [url(1)], []),
+]
+
+
+@pytest.mark.parametrize("full_access", [False, True])
+@pytest.mark.parametrize("demand", ON_PREFIX, ids=lambda demand: demand.action)
+def test_without_prefix_administrators_server_administrators_create_and_list(demand: Demand, full_access: bool) -> None:
+    root = holder("300:k/root")
+    admins = Records(
+        {PREFIX_HANDLE: [admin("300:0.NA/12345")], str(TARGET): [admin("0:k/root", P.DELETE_HANDLE)], "k/root": []}
+    )
+    settings = Settings((root.reference,), allow_na_admins=False, server_admin_full_access=full_access)
+    assert not authorise(ALICE, demand, admins, settings).allowed
+    assert authorise(root, demand, admins, settings).allowed
+    assert PREFIX_HANDLE not in admins.asked
+    assert not authorise(Anonymous(), demand, admins, settings).allowed
+
+
+def test_without_prefix_administrators_the_refusal_says_who_may() -> None:
+    settings = Settings(allow_na_admins=False)
+    assert "it takes to be listed in server_admins" in decide(demands.create(TARGET), settings=settings).reason
+
+
+def test_the_prefix_handle_keeps_its_administrators_for_itself() -> None:
+    """Only rights over the handles of a prefix are switched off, not those over the prefix handle."""
+    demand = demands.add(Handle.parse(PREFIX_HANDLE), [url(1)])
+    assert decide(demand, admin("300:0.NA/12345"), settings=Settings(allow_na_admins=False)).allowed
+
+
+def test_a_refusal_by_configuration_names_the_settings() -> None:
+    reason = decide(demands.serve(OpCode.HOME_NA)).reason
+    assert reason == "300:0.NA/12345 may not home a prefix: it takes to be listed in server_admins or home_only_admins"
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_every_role_is_a_setting(role: Role) -> None:
+    holders = (ref("300:a/b"),)
+    assert Settings(**{role.value: holders}).holders(role) == holders  # type: ignore[arg-type]
+    assert Settings().holders(role) == ()
+
+
+def test_an_operator_is_a_server_administrator_by_file_permission() -> None:
+    decision = authorise(LOCAL, ADD, Records({}), Settings())
+    assert decision == Decision(
+        True, None, "local:alice may add values to 12345/x: server administrator by file permission"
+    )
+
+
+# Differences
+
+VALUES = st.lists(values(), max_size=6, unique_by=lambda value: value.index).map(tuple)
+
+
+@given(VALUES, VALUES)
+def test_differences_lead_from_one_record_to_the_other(old: tuple[Value, ...], new: tuple[Value, ...]) -> None:
+    found = Differences.between(old, new)
+    after = {value.index: value for value in (*found.kept, *found.added, *[value for _, value in found.modified])}
+    assert {index: value.with_timestamp(0) for index, value in after.items()} == {
+        value.index: value.with_timestamp(0) for value in new
+    }
+    assert {value.index for value in found.removed} == {value.index for value in old} - {value.index for value in new}
+    assert set(found.kept) <= set(old), "what is kept keeps its timestamp"
+    assert all(former.with_timestamp(0) != later.with_timestamp(0) for former, later in found.modified)
+
+
+@given(VALUES, st.integers(0, 1 << 31))
+def test_timestamps_are_no_difference(old: tuple[Value, ...], timestamp: int) -> None:
+    found = Differences.between(old, [value.with_timestamp(timestamp) for value in old])
+    assert found == Differences((), (), (), old)
+    assert not found.permissions
+
+
+@given(VALUES, VALUES)
+def test_what_differs_needs_a_permission_unless_everybody_may_write_it(
+    old: tuple[Value, ...], new: tuple[Value, ...]
+) -> None:
+    found = Differences.between(old, new)
+    closed = [pair for pair in found.modified if not _is_open(*pair)]
+    assert bool(found.permissions) == bool(found.added or found.removed or closed)
+
+
+def _is_open(old: Value, new: Value) -> bool:
+    admins = [value.type.upper().split(".")[0] == "HS_ADMIN" for value in (old, new)]
+    return Permission.PUBLIC_WRITE in old.permissions and not any(admins)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": b"x"},
+        {"type": "url"},
+        {"ttl": 1},
+        {"permissions": Permission.ADMIN_READ},
+        {"references": (ValueRef(1, "a/b"),)},
+    ],
+    ids=str,
+)
+def test_everything_but_the_timestamp_is_a_difference(change: dict[str, object]) -> None:
+    old = url(1)
+    new = Value(**{**{name: getattr(old, name) for name in Value.__slots__}, **change})
+    assert Differences.between([old], [new]).modified == ((old, new),)
+
+
+# Single values
+
+
+@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
+def test_everybody_reads_public_values(who: Identity) -> None:
+    lookup = Records({})
+    assert may_read(who, TARGET, [url(1), url(2)], lookup, Settings()).allowed
+    assert lookup.asked == []
+
+
+def test_private_values_need_an_administrator() -> None:
+    records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
+    selected = [url(1), secret()]
+    assert may_read(ALICE, TARGET, selected, records, Settings()).allowed
+    assert may_read(LOCAL, TARGET, selected, records, Settings()).allowed
+    asked = may_read(Anonymous(), TARGET, selected, records, Settings())
+    assert asked.code is ResponseCode.AUTHENTICATION_NEEDED
+    refused = may_read(holder("300:k/eve"), TARGET, selected, records, Settings())
+    assert refused.code is ResponseCode.INVALID_ADMIN
+    assert SECRET not in repr([asked, refused])
+
+
+@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
+def test_a_value_that_nobody_may_read_is_refused_before_anybody_is_asked(who: Identity) -> None:
+    decision = may_read(who, TARGET, [url(1), url(2, permissions="-w--"), secret()], Records({}), Settings())
+    assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
+    assert "index 2" in decision.reason
+
+
+def test_the_first_private_value_decides() -> None:
+    decision = may_read(Anonymous(), TARGET, [secret(), url(400, permissions="----")], Records({}), Settings())
+    assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
+
+
+def test_within_a_session_the_permission_is_demanded_even_for_public_values() -> None:
+    records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
+    inside = holder("300:0.NA/12345", session=True)
+    assert may_read(inside, TARGET, [url(1)], records, Settings()).allowed
+    asked = may_read(Anonymous(session=True), TARGET, [url(1)], records, Settings())
+    assert asked.code is ResponseCode.AUTHENTICATION_NEEDED
+    refused = may_read(holder("300:k/eve", session=True), TARGET, [url(1)], records, Settings())
+    assert refused.code is ResponseCode.INVALID_ADMIN
+
+
+@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
+@pytest.mark.parametrize("permissions", ["r-rw", "r-r-", "----"])
+def test_a_read_only_value_is_not_written(who: Identity, permissions: str) -> None:
+    decision = may_write(who, TARGET, url(1, permissions=permissions), url(1))
+    assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
+    assert decision.reason == "Value is read-only"
+    assert "index 1 of 12345/x" in decision.advice
+
+
+OPEN_ADMIN = Value(1, "HS_ADMIN", Admin(ref("1:a/b")).to_bytes(), permissions=Permission(0x0F))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "allowed"),
+    [
+        (url(1, permissions="rwrw"), url(1), True),
+        (url(1, permissions="rwrw"), url(1, permissions="r---"), True),
+        (url(1), url(1, permissions="rwrw"), False),
+        (url(1, permissions="rwrw"), OPEN_ADMIN, False),
+        (OPEN_ADMIN, url(1, permissions="rwrw"), False),
+        (OPEN_ADMIN, OPEN_ADMIN, False),
+    ],
+)
+def test_the_unknown_write_what_everybody_may_write_and_no_administrators(
+    old: Value, new: Value, allowed: bool
+) -> None:
+    decision = may_write(Anonymous(), TARGET, old, new)
+    assert decision.allowed is allowed
+    assert decision.code is (None if allowed else ResponseCode.AUTHENTICATION_NEEDED)
+    assert may_write(ALICE, TARGET, old, new).allowed
+    assert authorise(Anonymous(), demands.modify(TARGET, [(old, new)]), Records({}), Settings()).allowed is allowed

@@ -1,0 +1,245 @@
+"""Groups of administrators: loops, limits, and what is not here or cannot be read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import AdminPermission, Value, ValueList, ValueRef
+from perseid.registry import authorisation, demands
+from perseid.registry.authorisation import (
+    MAX_GROUP_LEVELS,
+    MAX_GROUP_LOOKUPS,
+    MAX_GROUP_MEMBERS,
+    Decision,
+    Settings,
+    authorise,
+)
+from perseid.wire.codes import OpCode, ResponseCode
+from tests.registry.administration import PREFIX_HANDLE, TARGET, Records, admin, group, holder, ref, secret, url
+
+ALICE = holder("300:k/alice")
+DELETE = demands.delete(TARGET)
+
+
+def decide(records: Records, who: str = "300:k/alice", settings: Settings | None = None) -> Decision:
+    return authorise(holder(who), DELETE, records, settings or Settings())
+
+
+def chain(levels: int, last: str = "300:k/alice") -> dict[str, list[Value]]:
+    """Groups g/1, g/2 … each in the one before."""
+    links = {f"g/{level}": [group(f"200:g/{level + 1}")] for level in range(1, levels)}
+    return {**links, f"g/{levels}": [group(last)]}
+
+
+def test_ten_levels_are_followed() -> None:
+    records = Records({str(TARGET): [admin("200:g/1")], **chain(MAX_GROUP_LEVELS)})
+    decision = decide(records)
+    assert decision.allowed
+    assert "index 100 of 12345/x gives DELETE_HANDLE through the group 200:g/10" in decision.reason
+    assert decision.read == (str(TARGET), *[f"g/{level}" for level in range(1, 11)])
+
+
+def test_the_eleventh_level_is_not_looked_at() -> None:
+    records = Records({str(TARGET): [admin("200:g/1")], **chain(MAX_GROUP_LEVELS + 1)})
+    decision = decide(records)
+    assert not decision.allowed
+    assert decision.code is ResponseCode.INVALID_ADMIN
+    assert "the search ended early: groups are followed over 10 levels and no further" in decision.reason
+    assert "g/11" not in records.asked
+
+
+def test_the_shortest_way_to_a_group_counts() -> None:
+    groups = chain(MAX_GROUP_LEVELS + 1)
+    groups["g/1"] = [group("200:g/2", "200:g/9")]
+    assert decide(Records({str(TARGET): [admin("200:g/1")], **groups})).allowed
+
+
+def test_groups_of_the_configuration_have_the_same_levels() -> None:
+    for levels, allowed in ((MAX_GROUP_LEVELS, True), (MAX_GROUP_LEVELS + 1, False)):
+        settings = Settings(backup_admins=(ref("200:g/1"),))
+        decision = authorise(ALICE, demands.serve(OpCode.BACKUP_SERVER), Records(chain(levels)), settings)
+        assert decision.allowed is allowed
+        assert ("the setting backup_admins lists them through the group" in decision.reason) is allowed
+
+
+def wide(count: int) -> dict[str, list[Value]]:
+    """A record with so many groups as administrators; the last one has the member."""
+    groups = {f"g/{number}": [group("300:k/bob")] for number in range(1, count)}
+    admins = [admin(f"200:g/{number}", index=number) for number in range(1, count + 1)]
+    return {str(TARGET): admins, **groups, f"g/{count}": [group("300:k/alice")]}
+
+
+def test_a_thousand_references_are_followed() -> None:
+    records = Records(wide(MAX_GROUP_LOOKUPS))
+    assert decide(records).allowed
+    assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
+
+
+def test_one_more_is_not() -> None:
+    records = Records(wide(MAX_GROUP_LOOKUPS + 1))
+    decision = decide(records)
+    assert not decision.allowed
+    assert "the search ended early: a request may follow 1,000 references and no more" in decision.reason
+    assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
+    assert len(decision.reason) < 1_000, "a reason is for people"
+
+
+def test_a_thousand_references_that_lead_nowhere_are_no_early_end() -> None:
+    records = Records({str(TARGET): [admin("200:g/1")], "g/1": [group(*[f"300:k/{n}" for n in range(999)])]})
+    decision = decide(records)
+    assert not decision.allowed
+    assert "ended early" not in decision.reason
+    assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
+
+
+def test_the_limit_is_for_the_whole_request() -> None:
+    """Three ways to replace a record share one search; what was looked up for the first is not looked up again."""
+    both = AdminPermission.ADD_ADMIN | AdminPermission.DELETE_HANDLE
+    first = {f"g/{n}": [group("300:k/bob")] for n in range(600)}
+    second = {f"h/{n}": [group("300:k/bob")] for n in range(600)}
+    target = [admin(f"200:{name}", both, index) for index, name in enumerate(first, 1)]
+    prefix = [admin(f"200:{name}", index=index) for index, name in enumerate([*second, "h/last"], 1)]
+    target.append(admin("300:k/alice", AdminPermission.DELETE_HANDLE, 9_999))
+    records = Records({str(TARGET): target, PREFIX_HANDLE: prefix, **first, **second, "h/last": [group("300:k/alice")]})
+    decision = authorise(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
+    assert not decision.allowed
+    assert "1,000 references" in decision.reason
+    assert len(records.asked) == 2 + MAX_GROUP_LOOKUPS
+
+
+def test_members_are_bounded_as_well() -> None:
+    half = MAX_GROUP_MEMBERS // 2
+    crowd = Value(200, "HS_VLIST", ValueList(tuple([ValueRef(0, f"k/{n}") for n in range(half)])).to_bytes())
+    admins = {str(TARGET): [admin(f"200:g/{n}", index=n) for n in (1, 2, 3)], "g/1": [crowd], "g/2": [crowd]}
+    assert decide(Records({**admins, "g/1": [group("300:k/bob")], "g/3": [group("300:k/alice")]})).allowed
+
+    decision = decide(Records({**admins, "g/3": [group("300:k/alice")]}))
+    assert not decision.allowed
+    assert "the search ended early: a request may read 100,000 members of groups and no more" in decision.reason
+
+
+def test_a_member_is_found_however_large_the_group() -> None:
+    records = Records({str(TARGET): [admin("200:g/1")], "g/1": [group(*[f"300:k/{n}" for n in range(5_000)])]})
+    assert decide(records, "300:k/4999").allowed
+    assert len(records.asked) == 2
+
+
+def test_nobody_keeps_a_server_administrator_out_by_filling_a_record_with_groups() -> None:
+    records = Records({**wide(2_000), "s/1": [group("300:k/root")]})
+    settings = Settings((ref("200:s/1"),), server_admin_full_access=True)
+    decision = decide(records, "300:k/root", settings)
+    assert decision.allowed
+    assert "the setting server_admins" in decision.reason
+    assert records.asked == [str(TARGET), "s/1"]
+
+
+def test_a_direct_match_looks_no_group_up() -> None:
+    records = Records({str(TARGET): [*wide(5)[str(TARGET)], admin("300:k/alice", index=9_999)]})
+    settings = Settings((ref("200:s/1"),), server_admin_full_access=True)
+    assert decide(records, settings=settings).allowed
+    assert records.asked == [str(TARGET)]
+
+
+def test_a_loop_is_harmless() -> None:
+    loop = {"g/1": [group("200:g/2", "200:g/1", "200:12345/x")], "g/2": [group("200:G/1", "0:g/2", "200:g/2")]}
+    records = Records({str(TARGET): [admin("200:g/1")], **loop})
+    decision = decide(records)
+    assert not decision.allowed
+    assert "ended early" not in decision.reason
+    assert records.asked == [str(TARGET), "g/1", "g/2"]
+
+
+def test_index_zero_is_no_group_and_not_looked_up() -> None:
+    records = Records({str(TARGET): [admin("0:g/1"), admin("200:g/2", index=101)], "g/2": [group("0:k/bob")]})
+    assert not decide(records).allowed
+    assert records.asked == [str(TARGET), "g/2"]
+
+
+def test_a_group_that_is_not_here_is_no_match_and_the_reason_says_so_without_naming_it() -> None:
+    decision = decide(Records({str(TARGET): [admin("200:secret/group")]}))
+    assert not decision.allowed
+    assert "index 100 of 12345/x leads to a record that is not held here" in decision.reason
+    assert "secret/group" not in decision.reason
+    assert decision.read == (str(TARGET), "secret/group")
+
+
+@pytest.mark.parametrize("handle", ["", "noslash", "/x", "x/", "a/" + "b" * 3_000])
+def test_what_is_no_name_of_a_record_is_not_looked_up(handle: str) -> None:
+    data = ValueList((ValueRef(200, handle), ValueRef(300, "k/alice"))).to_bytes()
+    records = Records({str(TARGET): [admin("200:g/1")], "g/1": [Value(200, "HS_VLIST", data)]})
+    assert decide(records).allowed
+    assert not decide(records, "300:k/bob").allowed
+    assert set(records.asked) == {str(TARGET), "g/1", "k/alice"}
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\0\0\0\1", b"x" * 9])
+def test_a_group_that_cannot_be_read_is_no_match(tail: bytes) -> None:
+    whole = group("300:k/alice").data
+    for data in (whole + tail, whole[:-1], b"", tail):
+        records = Records({str(TARGET): [admin("200:g/1")], "g/1": [Value(200, "HS_VLIST", data)]})
+        decision = decide(records)
+        assert not decision.allowed
+        assert "leads to a group whose data cannot be read" in decision.reason
+
+
+def test_private_groups_count() -> None:
+    private = Value(200, "HS_VLIST", group("300:k/alice").data, permissions=secret().permissions)
+    assert decide(Records({str(TARGET): [admin("200:g/1")], "g/1": [private]})).allowed
+
+
+@given(st.binary(max_size=60))
+def test_data_of_any_kind_is_weighed_and_never_fails(data: bytes) -> None:
+    values = [Value(1, "HS_ADMIN", data), Value(2, "HS_VLIST", data), admin("2:12345/x", index=3)]
+    assert not decide(Records({str(TARGET): values}), "300:nobody/here").allowed
+
+
+GROUPS = [f"g/{n}" for n in range(8)]
+KEYS = [f"k/{n}" for n in range(4)]
+ENTRIES = st.sampled_from([f"200:{name}" for name in GROUPS] + [f"300:{name}" for name in KEYS])
+GRAPHS = st.fixed_dictionaries({name: st.lists(ENTRIES, max_size=5) for name in GROUPS})
+Graph = dict[str, list[str]]
+
+
+def allowed(graph: Graph, key: str) -> bool:
+    records = Records({str(TARGET): [admin("200:g/0")], **{name: [group(*graph[name])] for name in graph}})
+    answer = decide(records, f"300:{key}").allowed
+    assert len(records.asked) == len(set(records.asked)) <= 1 + len(GROUPS) + len(KEYS)
+    return answer
+
+
+def reachable(graph: Graph) -> set[str]:
+    """Every entry that one comes to from the first group, computed as plainly as can be."""
+    found = {"200:g/0"}
+    while True:
+        more = {entry for name in found if name[4:] in graph for entry in graph[name[4:]]} | found
+        if more == found:
+            return found
+        found = more
+
+
+@given(GRAPHS)
+def test_whoever_can_be_reached_is_a_member_whatever_the_loops(graph: Graph) -> None:
+    reached = reachable(graph)
+    assert [allowed(graph, key) for key in KEYS] == [f"300:{key}" in reached for key in KEYS]
+
+
+@given(GRAPHS, st.sampled_from(GROUPS), ENTRIES, st.integers(0, 5))
+def test_a_new_member_takes_no_right_from_the_others(graph: Graph, name: str, entry: str, position: int) -> None:
+    more = {**graph, name: [*graph[name][:position], entry, *graph[name][position:]]}
+    for key in KEYS:
+        assert not allowed(graph, key) or allowed(more, key)
+
+
+@given(GRAPHS, st.integers(0, 4), st.integers(0, 8), st.integers(0, 20))
+def test_any_limits_hold_and_only_take_rights_away(graph: Graph, levels: int, lookups: int, members: int) -> None:
+    before = {key for key in KEYS if allowed(graph, key)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(authorisation, "MAX_GROUP_LEVELS", levels)
+        patch.setattr(authorisation, "MAX_GROUP_LOOKUPS", lookups)
+        patch.setattr(authorisation, "MAX_GROUP_MEMBERS", members)
+        records = Records({str(TARGET): [admin("200:g/0")], **{name: [group(*graph[name])] for name in graph}})
+        assert {key for key in KEYS if decide(records, f"300:{key}").allowed} <= before
+        for key in KEYS:
+            records.asked.clear()
+            decide(records, f"300:{key}")
+            assert len(records.asked) <= 1 + lookups

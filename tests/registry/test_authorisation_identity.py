@@ -1,0 +1,114 @@
+"""Who asks, and which references mean them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import CaseRule, Handle
+from perseid.records import ValueRef
+from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Proof, handle_key
+from tests.registry.administration import holder, ref
+
+
+@pytest.mark.parametrize(
+    ("identity", "text"),
+    [
+        (Anonymous(), "anonymous"),
+        (Anonymous(session=True), "anonymous"),
+        (LocalOperator("alice"), "local:alice"),
+        (holder("300:0.NA/12345"), "300:0.NA/12345"),
+        (holder("300:0.NA/12345", verified=300), "300:0.NA/12345"),
+        (holder("0:0.NA/12345"), "0:0.NA/12345"),
+        (holder("0:0.NA/12345", verified=301), "301:0.NA/12345"),
+        (KeyHolder(ref("7:a/b:c"), Proof.FILE_PERMISSION), "7:a/b:c"),
+    ],
+)
+def test_the_text_is_what_the_ledger_keeps_as_actor(identity: Identity, text: str) -> None:
+    assert str(identity) == text
+
+
+def test_an_index_below_zero_is_any_key_like_zero() -> None:
+    identity = KeyHolder(ValueRef(-1, "12345/a"), Proof.PUBLIC_KEY)
+    assert str(identity) == "0:12345/a"
+    assert identity.is_meant_by(ref("0:12345/a"))
+    assert not identity.is_meant_by(identity.reference)
+    assert not identity.is_meant_by(ref("300:12345/a"))
+
+
+@pytest.mark.parametrize(("claimed", "verified"), [("300:a/b", 301), ("300:a/b", 0), ("0:a/b", 0), ("0:a/b", -1)])
+def test_another_key_proves_nothing(claimed: str, verified: int) -> None:
+    with pytest.raises(ValueError, match="proves nothing"):
+        holder(claimed, verified=verified)
+
+
+@pytest.mark.parametrize("user", ["", "a\nb", "\udcff"])
+def test_an_operator_has_a_name(user: str) -> None:
+    with pytest.raises(ValueError, match="user name"):
+        LocalOperator(user)
+
+
+def test_an_operator_is_never_in_a_session() -> None:
+    assert not LocalOperator("alice").session
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("12345/admin", "12345/admin", True),
+        ("12345/ADMIN", "12345/admin", False),
+        ("abc/admin", "ABC/admin", True),
+        ("abc/admin", "ABC/ADMIN", False),
+        ("0.NA/abc", "0.na/ABC", True),
+        ("0.SITE/abc", "0.site/Abc", True),
+        ("0/abc", "0/ABC", False),
+        ("0.na/é", "0.na/É", False),
+        ("é/a", "É/a", False),
+        ("a/b/c", "A/b/c", True),
+        ("a/b/c", "a/B/c", False),
+        ("abc", "ABC", True),
+        ("abc", "0.NA/ABC", False),
+    ],
+)
+def test_handles_of_administrators_fold_their_prefix_or_everything_after_0(one: str, other: str, same: bool) -> None:
+    assert (handle_key(one) == handle_key(other)) is same
+    assert holder(f"300:{one}").is_meant_by(ref(f"300:{other}")) is same
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text("abAB/.0é", min_size=1))
+def test_handles_that_meet_are_one_record_where_case_does_not_count(prefix: str, suffix: str) -> None:
+    handle = Handle(prefix.replace("/", "") or "p", suffix)
+    swapped = Handle(handle.prefix.swapcase(), handle.suffix.swapcase())
+    if handle_key(str(handle)) == handle_key(str(swapped)):
+        assert CaseRule.INSENSITIVE.key(handle) == CaseRule.INSENSITIVE.key(swapped)
+
+
+# What is claimed, within a session or not, the key that verified, the index of the reference, and whether it matches.
+INDEXES = [
+    (300, False, None, 300, True),
+    (300, False, None, 0, True),
+    (300, False, None, 301, False),
+    (300, True, 300, 300, True),
+    (300, True, 300, 301, False),
+    (0, False, None, 0, True),
+    (0, False, None, 300, False),
+    (0, False, 300, 0, True),
+    (0, False, 300, 300, False),  # outside a session rights are looked up before the key is known
+    (0, True, None, 0, True),
+    (0, True, None, 300, False),
+    (0, True, 300, 0, True),
+    (0, True, 300, 300, True),
+    (0, True, 300, 301, False),
+    (300, False, None, -300, False),
+]
+
+
+@pytest.mark.parametrize("proof", list(Proof))
+@pytest.mark.parametrize(("claimed", "session", "verified", "index", "meant"), INDEXES)
+def test_index_zero(claimed: int, session: bool, verified: int | None, index: int, meant: bool, proof: Proof) -> None:
+    identity = KeyHolder(ValueRef(claimed, "12345/a"), proof, session, verified)
+    assert identity.is_meant_by(ValueRef(index, "12345/a")) is meant
+
+
+def test_an_empty_handle_means_nobody() -> None:
+    reference = ValueRef(300, "")
+    assert not KeyHolder(reference, Proof.PUBLIC_KEY).is_meant_by(reference)

@@ -1,0 +1,738 @@
+"""Authority metadata: what the server adds and keeps, what it refuses and why, what everybody may read of it."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import CaseRule, Handle, Reference, Resolver, to_host, to_http, to_path
+from perseid.records import MAX_VALUES, Admin, Permission, Record, Value, ValueRef
+from perseid.records.times import from_iso, to_iso
+from perseid.registry.authority import FIRST_INDEX, Change, Completed, Known, complete
+from perseid.registry.authority_metadata import AuthorityMetadata, Party, definitions, metadata
+from perseid.registry.policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
+from perseid.registry.timestamps import stamp
+from tests import record_strategies
+from tests.strategies import handles, kept_handles
+
+NOW: Final = 1_794_700_800
+HANDLE: Final = Handle.parse("102.100.272/2RDV0T0QH")
+PARTY: Final = Handle.parse("102.100.272/0N8J991QH")
+OTHER: Final = Handle.parse("102.100.272/8RBZF0DQH")
+ELSEWHERE: Final = Handle.parse("102.100.pilin2/XYZZY")
+BARE: Final = PROFILES["pilin"]
+POLICY: Final = replace(BARE, default_creator=str(PARTY))
+OWNED: Final = replace(POLICY, owner_type=DEFAULT_OWNER_TYPE)
+DATE_TYPE: Final = "102.100.TYPE/CREATION_DATE"
+CREATOR_TYPE: Final = "102.100.TYPE/CREATOR"
+URL: Final = Value.text(1, "URL", "https://example.org/")
+
+
+def known(handle: Handle) -> Known:
+    """102.100.272 is homed here, with two public records."""
+    if handle.prefix != "102.100.272":
+        return Known.FOREIGN
+    return Known.HERE_PUBLIC if handle in (PARTY, OTHER) else Known.HERE_MISSING
+
+
+def date(text: str = "2007-06-22T02:53:46Z", index: int = FIRST_INDEX) -> Value:
+    return Value.text(index, DATE_TYPE, text)
+
+
+def creator(text: str = str(PARTY), index: int = FIRST_INDEX + 1) -> Value:
+    return Value.text(index, CREATOR_TYPE, text)
+
+
+def owner(text: str, index: int = 5) -> Value:
+    return Value.text(index, DEFAULT_OWNER_TYPE, text)
+
+
+def admin(handle: str, index: int = 100) -> Value:
+    return Value(index, "HS_ADMIN", Admin(ValueRef(300, handle)).to_bytes())
+
+
+def private(value: Value) -> Value:
+    return replace(value, permissions=Permission.ADMIN_READ | Permission.ADMIN_WRITE)
+
+
+def outcome(
+    wanted: Iterable[Value],
+    before: Iterable[Value] | None = None,
+    policy: Policy = POLICY,
+    *,
+    now: int = NOW,
+    whole: bool = True,
+    is_import: bool = False,
+    handle: Handle = HANDLE,
+    is_known: Callable[[Handle], Known] = known,
+) -> Completed | list[Refusal]:
+    change = Change(
+        handle=handle,
+        before=None if before is None else tuple(before),
+        wanted=tuple(wanted),
+        now=now,
+        whole=whole,
+        is_import=is_import,
+    )
+    return complete(policy, change, is_known)
+
+
+def completed(
+    wanted: Iterable[Value],
+    before: Iterable[Value] | None = None,
+    policy: Policy = POLICY,
+    *,
+    now: int = NOW,
+    whole: bool = True,
+    is_import: bool = False,
+    handle: Handle = HANDLE,
+) -> Completed:
+    found = outcome(wanted, before, policy, now=now, whole=whole, is_import=is_import, handle=handle)
+    assert isinstance(found, Completed), [str(refusal) for refusal in found]
+    return found
+
+
+def refused(
+    wanted: Iterable[Value],
+    before: Iterable[Value] | None = None,
+    policy: Policy = POLICY,
+    *,
+    whole: bool = True,
+    is_import: bool = False,
+) -> Refusal:
+    found = outcome(wanted, before, policy, whole=whole, is_import=is_import)
+    assert isinstance(found, list), found
+    (refusal,) = found
+    check_wording(policy, refusal)
+    return refusal
+
+
+def check_wording(policy: Policy, refusal: Refusal) -> None:
+    """A refusal names the policy's line, is a clause without a full stop, and says in a sentence how to comply."""
+    assert refusal.subject is Subject.VALUES
+    assert refusal.line == policy.line(refusal.key)
+    assert refusal.message
+    assert not refusal.message.endswith(".")
+    assert refusal.remedy[0].isupper()
+    assert refusal.remedy.endswith(".")
+
+
+def texts(values: Iterable[Value]) -> dict[int, tuple[str, str]]:
+    return {value.index: (value.type, value.data.decode("utf-8", "replace")) for value in values}
+
+
+def shown(values: Iterable[Value], policy: Policy = POLICY, changed: int | None = None) -> AuthorityMetadata:
+    found = metadata(policy, Record(HANDLE, tuple(values)), changed, lambda handle: known(handle) is Known.HERE_PUBLIC)
+    assert found is not None
+    return found
+
+
+# The seed document's example
+
+
+def seed_record() -> tuple[Value, ...]:
+    """The example of seed 002, as somebody brings it from the server where it was kept."""
+    created, updated = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
+    return (
+        URL.with_timestamp(updated),
+        date(index=2).with_timestamp(created),
+        creator(index=3).with_timestamp(created),
+        admin(str(ELSEWHERE)).with_timestamp(created),
+    )
+
+
+def test_a1_a3_a5_the_pilin_example_is_imported_value_by_value() -> None:
+    brought = seed_record()
+    done = completed(brought, policy=BARE, is_import=True)
+    stored = stamp(None, done.values, NOW, is_import=True)
+    assert stored == brought
+    assert done.unverified == (ELSEWHERE,)
+    assert texts(stored)[2] == ("102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z")
+    assert texts(stored)[3] == ("102.100.TYPE/CREATOR", "102.100.272/0N8J991QH")
+
+
+def test_a1_a3_a4_a5_the_pilin_example_reads_as_the_seed_has_it() -> None:
+    found = shown(stamp(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True))
+    assert found == AuthorityMetadata(
+        created=from_iso("2007-06-22T02:53:46Z"),
+        updated=from_iso("2007-08-10T04:23:11Z"),
+        creator=Party(PARTY, True),
+        owners=(Party(ELSEWHERE, False),),
+    )
+    assert found.to_json() == {
+        "created": "2007-06-22T02:53:46Z",
+        "updated": "2007-08-10T04:23:11Z",
+        "creator": {"uri": "hdl:102.100.272/0N8J991QH", "verified": True},
+        "owners": [{"uri": "hdl:102.100.pilin2/XYZZY", "verified": False}],
+    }
+    assert json.loads(json.dumps(found.to_json())) == found.to_json()
+
+
+def test_a3_the_imported_example_moves_its_last_update_when_it_changes_here() -> None:
+    before = stamp(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True)
+    new = Value.text(1, "URL", "https://example.org/2")
+    after = stamp(before, completed([new, before[3]], before, BARE, now=NOW + 9).values, NOW + 9)
+    assert (shown(after).created, shown(after).updated) == (from_iso("2007-06-22T02:53:46Z"), NOW + 9)
+    assert texts(after)[2] == texts(before)[2]
+
+
+# Creation
+
+
+def test_a1_a8_a_plain_client_creates_and_the_server_adds_date_and_creator() -> None:
+    done = completed([URL])
+    assert texts(done.values) == {
+        1: ("URL", "https://example.org/"),
+        9001: (DATE_TYPE, to_iso(NOW)),
+        9002: (CREATOR_TYPE, "102.100.272/0N8J991QH"),
+    }
+    assert all(value.is_public for value in done.values)
+    assert done.unverified == ()
+    assert stamp(None, done.values, NOW)[1].timestamp == NOW
+
+
+def test_a7_nothing_else_is_recorded() -> None:
+    done = completed([URL, admin("0.NA/102.100.272")])
+    assert {value.type for value in done.values} - {"URL", "HS_ADMIN"} == {DATE_TYPE, CREATOR_TYPE}
+    found = shown(stamp(None, done.values, NOW))
+    assert found.to_json().keys() == {"created", "updated", "creator", "owners"}
+    assert found.owners == ()
+
+
+def test_a3_registering_a_reserved_name_is_its_creation() -> None:
+    """A3: the date is that of the first association, whether the name is new or was reserved without values."""
+    assert completed([URL], before=()).values == completed([URL], before=None).values
+
+
+def test_a5_the_types_are_those_of_the_policy_and_so_is_the_ttl() -> None:
+    policy = replace(POLICY, creation_date_type="MADE", creator_type="MAKER", default_ttl=7)
+    made, maker = completed([URL], policy=policy).values[1:]
+    assert (made.type, maker.type) == ("MADE", "MAKER")
+    assert (made.ttl, maker.ttl) == (7, 7)
+    assert completed([Value.text(4, "maker", str(OTHER))], policy=policy).values[0].data == b"102.100.272/8RBZF0DQH"
+
+
+def test_a8_without_any_creator_a_record_is_refused() -> None:
+    refusal = refused([URL], policy=BARE)
+    assert str(refusal) == (
+        "the record names no creator, and there is none by default; the policy of this namespace says: "
+        'default_creator = "". Add a value of the type 102.100.TYPE/CREATOR with the creator\'s handle, or set '
+        "default_creator in the policy."
+    )
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "102.100.272/8RBZF0DQH",
+        "hdl:102.100.272/8RBZF0DQH",
+        "HDL:102.100.272/8RBZF0DQH",
+        "hdl://102.100.272/8RBZF0DQH",
+        "http://resolver.net.au/hdl/102.100.272/8RBZF0DQH",
+        "https://hdl.handle.net/102.100.272/8RBZF0DQH",
+    ],
+)
+def test_a5_a_creator_is_taken_in_every_form_and_stored_bare(form: str) -> None:
+    done = completed([creator(form, 3)])
+    assert texts(done.values)[3] == (CREATOR_TYPE, "102.100.272/8RBZF0DQH")
+    found = shown(done.values).creator
+    assert found is not None
+    assert found.to_json()["uri"] == "hdl:102.100.272/8RBZF0DQH"
+
+
+@given(handles(), st.sampled_from(["bare", "path", "host", "http"]))
+def test_a4_a5_every_creator_that_is_taken_reads_the_same_ever_after(handle: Handle, form: str) -> None:
+    resolver = Resolver.parse("https://example.org/hdl")
+    reference = Reference(handle)
+    http = to_http(reference, resolver)
+    text = {"bare": str(handle), "path": to_path(reference), "host": to_host(reference), "http": http}[form]
+    change = Change(handle=HANDLE, before=None, wanted=(creator(text),), now=NOW, whole=True)
+    done = complete(POLICY, change, lambda _: Known.FOREIGN, (resolver,))
+    if isinstance(done, list):
+        assert {refusal.key for refusal in done} == {"creator_type"}  # `hdl:1/x` is a legal name and would be misread
+        return
+    (stored,) = [value for value in done.values if value.type == CREATOR_TYPE]
+    found = shown(done.values).creator
+    assert found is not None
+    assert stored.data == found.handle.to_octets()
+    assert str(found.handle) == str(handle) or form == "bare"
+    assert completed(done.values, done.values).values == done.values
+
+
+def test_a4_a_record_may_name_itself_and_so_the_first_creator_comes_to_be() -> None:
+    """A4: also in small letters where the namespace does not tell them apart, and as the policy's default."""
+    for name in ("102.100.272/2RDV0T0QH", "hdl:102.100.272/2rdv0t0qh"):
+        assert completed([creator(name)], policy=BARE).unverified == ()
+    policy = replace(BARE, default_creator=str(HANDLE))
+    assert texts(completed([URL], policy=policy).values)[9002] == (CREATOR_TYPE, str(HANDLE))
+
+
+def test_a4_where_letters_are_told_apart_another_spelling_is_another_handle() -> None:
+    policy = Policy(authority=True, case=CaseRule.SENSITIVE)
+    found = outcome([creator("102.100.272/2rdv0t0qh")], policy=policy)
+    assert isinstance(found, list)
+    assert found[0].key == "creator_type"
+
+
+def test_a4_a_creator_that_should_be_here_and_is_not_is_refused() -> None:
+    refusal = refused([creator("102.100.272/D7J1G0DQH", 3)])
+    assert (refusal.key, refusal.line) == ("creator_type", 'creator_type = "102.100.TYPE/CREATOR"')
+    assert refusal.message == (
+        "value 3 names the creator '102.100.272/D7J1G0DQH', which nobody can resolve although its prefix is homed here"
+    )
+    missing = replace(BARE, default_creator="102.100.272/D7J1G0DQH")
+    assert refused([URL], policy=missing).key == "default_creator"
+
+
+def test_a4_a_foreign_creator_is_accepted_at_once_and_reported_as_unverified() -> None:
+    done = completed([creator("hdl:102.100.pilin2/XYZZY")])
+    assert done.unverified == (ELSEWHERE,)
+    assert shown(done.values).creator == Party(ELSEWHERE, False)
+    assert b"unverified" not in b"".join(value.data for value in done.values)
+    assert completed([URL], policy=replace(BARE, default_creator=str(ELSEWHERE))).unverified == (ELSEWHERE,)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"nobody", "is no handle"),
+        (b"", "the name is empty"),
+        (b"\xff/x", "not UTF-8"),
+        (b"http://example.org/1/x", "known resolver"),
+        (b"hdl:1/x?page=2", "query or fragment"),
+        (b"hdl:hdl%3A1/x", "can be taken for another handle"),
+        (b"1/x\x00", "U+0000"),
+        (b"x" * 100_000, "is no handle"),
+    ],
+)
+def test_a4_what_is_no_handle_is_no_creator(data: bytes, reason: str) -> None:
+    refusal = refused([Value(3, CREATOR_TYPE, data)])
+    assert refusal.message.startswith("value 3 names no creator: ")
+    assert reason in refusal.message
+    assert len(refusal.message) < 400
+
+
+def test_a3_a_client_does_not_set_the_date() -> None:
+    refusal = refused([URL, date(index=7)])
+    assert refusal.key == "creation_date_type"
+    assert refusal.message == "value 7 gives a date of creation, and the service sets that itself"
+    assert refused([date("yesterday")]).message.endswith("sets that itself")
+    assert texts(completed([date(to_iso(NOW), 7)]).values)[7] == (DATE_TYPE, to_iso(NOW))
+
+
+def test_a2_authority_metadata_are_as_public_as_the_record() -> None:
+    """A2: what not everyone could read is refused, never published behind its author's back."""
+    refusal = refused([private(creator(index=3))])
+    assert (refusal.key, refusal.message) == ("authority", "value 3, the creator, could not be read by everyone")
+    before = completed([URL]).values
+    hidden = [private(value) if value.type == DATE_TYPE else value for value in before]
+    assert "date of creation, could not be read" in refused(hidden, before).message
+    assert refused([URL], hidden).key == "authority"
+    assert completed(before, hidden).values == before
+
+
+def test_there_is_one_date_and_one_creator() -> None:
+    two = refused([creator(index=1), creator(index=2)])
+    assert two.message == "more than one value (1, 2) is of the type of the creator"
+    before = completed([URL]).values
+    assert refused([*before, creator(index=7)], before, whole=False).key == "creator_type"
+    assert refused([*before, date(to_iso(NOW), 7)], before, whole=False).key == "creation_date_type"
+
+
+def test_every_objection_is_said_at_once() -> None:
+    found = outcome([date("x"), creator("y"), owner("z")], policy=OWNED)
+    assert isinstance(found, list)
+    assert [refusal.key for refusal in found] == ["creation_date_type", "creator_type", "owner_type"]
+    for refusal in found:
+        check_wording(OWNED, refusal)
+
+
+def test_a_record_without_room_for_them_is_refused() -> None:
+    many = [Value.text(index, "URL", "x") for index in range(1, MAX_VALUES)]
+    assert len(completed(many[1:]).values) == MAX_VALUES
+    refusal = refused(many)
+    assert refusal.message == "with date of creation and creator these are 2,049 values; 2,048 are the most"
+
+
+# Later changes
+
+
+def test_a8_replacing_the_whole_record_keeps_what_the_request_leaves_out() -> None:
+    before = stamp(None, completed([URL]).values, NOW)
+    new = Value.text(2, "EMAIL", "a@example.org")
+    after = stamp(before, completed([new], before, BARE, now=NOW + 5).values, NOW + 5)
+    assert after == (new.with_timestamp(NOW + 5), *before[1:])
+
+
+def test_a8_sending_back_what_was_read_changes_nothing() -> None:
+    before = stamp(None, completed([URL, admin(str(ELSEWHERE))]).values, NOW)
+    sent = [value.with_timestamp(5) for value in before]
+    for whole in (True, False):
+        done = completed(sent, before, now=NOW + 5, whole=whole)
+        assert stamp(before, done.values, NOW + 5) == before
+        assert done.unverified == ()
+
+
+def test_a8_the_creator_may_be_repeated_in_another_form_and_stays_as_it_is() -> None:
+    before = completed([URL]).values
+    for form in ("hdl:102.100.272/0n8j991qh", "http://resolver.net.au/hdl/102.100.272/0N8J991QH"):
+        assert completed([URL, creator(form)], before).values == before
+    same = date(to_iso(NOW).replace("Z", ".75+00:00"))
+    assert completed([URL, same], before).values == before
+
+
+def test_a8_changing_or_removing_them_is_refused() -> None:
+    url, made, maker = before = completed([URL]).values
+    remedy = "Leave it as it is. Who gives a whole record may also leave it out."
+    for whole in (True, False):
+        changed = refused([url, date(index=9001), maker], before, whole=whole)
+        assert (changed.message, changed.remedy) == ("value 9001 would change the date of creation", remedy)
+        changed = refused([url, made, creator(str(OTHER))], before, whole=whole)
+        assert (changed.message, changed.remedy) == ("value 9002 would change the creator", remedy)
+    removed = refused([url, made], before, whole=False)
+    assert removed.message == "value 9002, the creator, would be removed or become something else"
+    removed = refused([url, replace(made, type="URL"), maker], before, whole=False)
+    assert removed.message == "value 9001, the date of creation, would be removed or become something else"
+    assert refused([url, creator("no handle")], before).key == "creator_type"
+
+
+def test_a3_a8_not_even_an_import_changes_what_is_set() -> None:
+    before = completed([URL]).values
+    assert refused([URL, date()], before, is_import=True).key == "creation_date_type"
+    assert refused([URL, creator(str(OTHER))], before, is_import=True).key == "creator_type"
+    assert completed([URL], before, is_import=True).values == before
+
+
+def test_what_is_not_said_by_the_value_may_change() -> None:
+    url, made, maker = before = completed([URL]).values
+    shorter = replace(made, ttl=60)
+    assert completed([url, shorter, maker], before, whole=False).values == (url, shorter, maker)
+    elsewhere = replace(maker, index=3)
+    assert completed([url, made, elsewhere], before).values == (url, elsewhere, made)
+
+
+def test_a8_a_client_that_uses_their_indexes_for_its_own_values_moves_them() -> None:
+    before = completed([URL]).values
+    own = [Value.text(index, "URL", "x") for index in (9001, 9003)]
+    after = completed(own, before).values
+    assert [(value.index, value.type) for value in after] == [
+        (9001, "URL"),
+        (9002, CREATOR_TYPE),
+        (9003, "URL"),
+        (9004, DATE_TYPE),
+    ]
+    assert shown(after).created == NOW
+    both = completed([creator(index=9001)], before).values
+    assert [(value.index, value.type) for value in both] == [(9001, DATE_TYPE), (9002, CREATOR_TYPE)]
+
+
+def test_a4_a_creator_who_is_gone_by_now_hinders_no_change() -> None:
+    before = completed([URL, admin(str(OTHER))]).values
+    done = outcome([URL, admin(str(OTHER), 101)], before, BARE, is_known=lambda _: Known.HERE_MISSING)
+    assert isinstance(done, Completed)
+
+
+# Imports, and records that are older than the policy
+
+
+def test_a3_an_import_brings_its_dates_in_the_form_in_which_they_are_stored() -> None:
+    done = completed([date("2007-06-22T12:53:46.9+10:00"), creator()], is_import=True)
+    assert texts(done.values)[9001] == (DATE_TYPE, "2007-06-22T02:53:46Z")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "2007", "2007-06-22", "2007-06-22T02:53:46", "2007-06-22T02:53Z", "2007-06-31T02:53:46Z"),
+        *("0001-01-01T00:00:00+10:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00", "٢٠٠٧-06-22T02:53:46Z"),
+        *("20070622T025346Z", "2007-06-22 02:53:46Z", "2007-06-22T02:53:46Z ", "2007-06-22T02:53:46+99:00"),
+    ],
+)
+def test_a3_what_is_no_date_is_refused_from_an_import_too(text: str) -> None:
+    refusal = refused([date(text, 3)], is_import=True)
+    assert (refusal.key, refusal.message) == ("creation_date_type", "value 3 is no date of creation")
+    assert refusal.remedy == f"Write date, time and zone as in {to_iso(NOW)}."
+
+
+def test_a3_an_import_brings_no_date_that_is_still_to_come() -> None:
+    assert "still to come" in refused([date(to_iso(NOW + 1))], is_import=True).message
+
+
+def test_a3_an_import_without_a_date_existed_at_the_latest_when_its_values_changed() -> None:
+    old = URL.with_timestamp(from_iso("2009-01-02T03:04:05Z"))
+    newer = Value.text(2, "DESC", "x").with_timestamp(from_iso("2010-01-02T03:04:05Z"))
+    done = completed([newer, old, Value.text(3, "DESC", "y")], is_import=True)
+    assert texts(done.values)[9001] == (DATE_TYPE, "2009-01-02T03:04:05Z")
+    assert texts(completed([URL], is_import=True).values)[9001] == (DATE_TYPE, to_iso(NOW))
+    assert texts(completed([old]).values)[9001] == (DATE_TYPE, to_iso(NOW))  # a client's timestamps say nothing
+
+
+def test_a1_a_record_older_than_the_policy_gets_both_at_its_next_change() -> None:
+    old = URL.with_timestamp(from_iso("2009-01-02T03:04:05Z"))
+    new = Value.text(2, "DESC", "x")
+    done = completed([old, new], [old], whole=False)
+    assert texts(done.values)[9001] == (DATE_TYPE, "2009-01-02T03:04:05Z")
+    assert texts(done.values)[9002] == (CREATOR_TYPE, str(PARTY))
+    assert texts(completed([old, creator(str(OTHER), 4)], [old]).values)[4] == (CREATOR_TYPE, str(OTHER))
+    assert texts(completed([old, date(index=4)], [old], is_import=True).values)[4] == (DATE_TYPE, date().data.decode())
+    assert refused([old, new], [old], BARE, whole=False).key == "default_creator"
+
+
+def test_what_an_older_record_holds_besides_goes_into_its_history() -> None:
+    before = [date("long ago", 1), date(index=2), date(to_iso(NOW), 3), creator("me", 4), creator(f"hdl:{OTHER}", 5)]
+    for whole in (True, False):
+        after = completed([URL.with_timestamp(0), *before][1:], before, whole=whole).values
+        assert texts(after) == {2: (DATE_TYPE, "2007-06-22T02:53:46Z"), 5: (CREATOR_TYPE, str(OTHER))}
+    assert texts(completed([], [creator("me", 4), URL]).values)[9002] == (CREATOR_TYPE, str(PARTY))
+
+
+def test_a4_an_import_keeps_a_foreign_creator_that_could_not_be_registered_here() -> None:
+    odd = creator("10.1/a\u202eb")
+    assert completed([odd], is_import=True).values[-1].data == odd.data
+    assert refused([odd]).key == "creator_type"
+
+
+# Owners
+
+
+def test_a5_owners_are_the_administrators_other_than_creator_and_prefixes() -> None:
+    values = [
+        admin("0.NA/102.100.272", 100),
+        admin("0.na/other", 101),
+        admin("102.100.272/0n8j991qh", 102),
+        admin(str(OTHER), 103),
+        replace(admin(str(ELSEWHERE), 104), type="hs_admin.x"),
+        admin("102.100.272/8rbzf0dqh", 105),
+        private(admin("10.1/hidden", 106)),
+        Value(107, "HS_ADMIN", b"broken"),
+        admin("nohandle", 108),
+    ]
+    found = shown(completed(values).values)
+    assert found.owners == (Party(OTHER, True), Party(ELSEWHERE, False))
+
+
+def test_a4_a_new_owner_that_should_be_here_and_is_not_is_refused() -> None:
+    refusal = refused([admin("102.100.272/D7J1G0DQH")])
+    assert refusal.key == "authority"
+    assert refusal.message.startswith("an HS_ADMIN value names the owner '102.100.272/D7J1G0DQH', which nobody can")
+    assert completed([admin(str(HANDLE))]).unverified == ()
+    assert completed([admin(str(ELSEWHERE)), admin("10.1/x", 101)]).unverified == (ELSEWHERE, Handle("10.1", "x"))
+
+
+def test_a5_a_policy_may_tell_owners_from_managers() -> None:
+    done = completed([admin("102.100.272/D7J1G0DQH"), owner(f"hdl:{OTHER}", 5), owner(str(ELSEWHERE), 6)], policy=OWNED)
+    assert texts(value for value in done.values if value.type == DEFAULT_OWNER_TYPE)[5][1] == str(OTHER)
+    assert done.unverified == (ELSEWHERE,)
+    assert shown(done.values, OWNED).owners == (Party(OTHER, True), Party(ELSEWHERE, False))
+    assert shown(done.values, POLICY).owners == (Party(Handle.parse("102.100.272/D7J1G0DQH"), False),)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (owner("x"), "value 5 names no owner: 'x' is no handle"),
+        (owner(f"hdl:{PARTY}"), "value 5 names the creator as owner"),
+        (private(owner(str(OTHER))), "value 5, an owner, could not be read by everyone"),
+        (owner("102.100.272/D7J1G0DQH"), "value 5 names the owner '102.100.272/D7J1G0DQH', which nobody can resolve"),
+    ],
+)
+def test_a4_an_owner_of_its_own_type_must_be_a_public_party_distinct_from_the_creator(
+    value: Value, message: str
+) -> None:
+    refusal = refused([value], policy=OWNED)
+    assert (refusal.key, refusal.line) == ("owner_type", 'owner_type = "102.100.TYPE/OWNER"')
+    assert refusal.message.startswith(message)
+    assert completed([value, URL], [value], OWNED).values[1] == value  # as it was, it hinders no change
+
+
+def test_owners_can_come_and_go() -> None:
+    before = completed([owner(str(OTHER))], policy=OWNED).values
+    assert shown(completed([], before, OWNED).values, OWNED).owners == ()
+    moved = completed([owner("hdl:102.100.pilin2/XYZZY")], before, OWNED)
+    assert shown(moved.values, OWNED).owners == (Party(ELSEWHERE, False),)
+
+
+# What everybody may read
+
+
+def test_a3_the_last_update_is_the_newest_timestamp_or_a_later_entry() -> None:
+    """A3: an entry that only removed a value leaves no timestamp behind, and still moves the date."""
+    values = stamp(None, completed([URL]).values, NOW)
+    assert shown(values).updated == NOW
+    assert shown(values, changed=NOW - 1).updated == NOW
+    assert shown(values[1:], changed=NOW + 9).updated == NOW + 9
+    assert shown([], changed=None).updated is None
+
+
+def test_a2_only_what_everyone_may_read_is_shown() -> None:
+    values = [private(date()), private(creator()), private(admin(str(OTHER))), private(URL.with_timestamp(NOW))]
+    assert shown(values) == AuthorityMetadata(None, None, None)
+
+
+def test_what_cannot_be_read_is_left_out() -> None:
+    values = [
+        date("soon", 1),
+        date(index=2),
+        creator("me", 3),
+        Value(4, CREATOR_TYPE, b"\xff"),
+        replace(URL, index=5, timestamp=-3),
+    ]
+    found = shown(values)
+    assert (found.created, found.updated, found.creator) == (from_iso("2007-06-22T02:53:46Z"), None, None)
+    assert found.to_json()["creator"] is None
+
+
+def test_a7_without_the_policy_there_are_no_authority_metadata() -> None:
+    record = Record(HANDLE, seed_record())
+    assert metadata(PROFILES["free"], record, NOW, lambda _: True) is None
+
+
+def test_a6_every_type_that_the_server_writes_has_a_definition() -> None:
+    for policy in (*PROFILES.values(), OWNED):
+        defined = definitions(policy)
+        assert tuple(found.type for found in defined) == policy.types_used
+        assert len({found.text for found in defined}) == len(defined)
+        assert all(found.description.endswith(".") and found.syntax.endswith(".") for found in defined)
+
+
+def test_a6_a_definition_goes_where_its_type_resolves() -> None:
+    first, second, third = definitions(OWNED)[:3]
+    assert (first.handle, first.name) == (Handle.parse("102.100.TYPE/CREATION_DATE"), "CREATION_DATE")
+    assert (second.handle, third.handle) == (Handle.parse(CREATOR_TYPE), Handle.parse(DEFAULT_OWNER_TYPE))
+    assert first.text == (
+        "CREATION_DATE: When the identifier was first associated with the thing it identifies. "
+        "Syntax: A moment in ISO 8601, in UTC, to the second: YYYY-MM-DDThh:mm:ssZ."
+    )
+    plain = definitions(PROFILES["free"])[0]
+    assert (plain.handle, plain.name) == (None, "TOMBSTONE.REASON")
+
+
+# Timestamps
+
+
+def test_new_and_changed_values_get_the_time_and_others_keep_theirs() -> None:
+    before = (URL.with_timestamp(5), Value.text(2, "DESC", "x").with_timestamp(6))
+    wanted = (URL.with_timestamp(77), Value.text(2, "DESC", "y").with_timestamp(78), Value.text(3, "DESC", "x"))
+    assert [value.timestamp for value in stamp(before, wanted, NOW)] == [5, NOW, NOW]
+    assert [value.timestamp for value in stamp(before, wanted, NOW, is_import=True)] == [77, 78, NOW]
+    assert [value.timestamp for value in stamp(None, wanted, NOW)] == [NOW] * 3
+    assert stamp(before, before[::-1], NOW) == before[::-1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"type": "URL.x"},
+        {"ttl": 5},
+        {"permissions": Permission.PUBLIC_READ},
+        {"references": (ValueRef(1, "1/x"),)},
+        {"index": 2},
+    ],
+)
+def test_every_part_of_a_value_counts_as_a_change(changed: dict[str, object]) -> None:
+    (after,) = stamp([URL.with_timestamp(5)], [replace(URL, **changed)], NOW)  # type: ignore[arg-type]
+    assert after.timestamp == NOW
+
+
+@given(record_strategies.records(), record_strategies.records())
+def test_stamping_touches_nothing_but_timestamps(before: Record, wanted: Record) -> None:
+    after = stamp(before.values, wanted.values, NOW)
+    assert [value.with_timestamp(0) for value in after] == [value.with_timestamp(0) for value in wanted.values]
+    assert stamp(after, wanted.values, NOW + 1) == after
+
+
+# Properties
+
+_INDEXES = st.integers(1, 5) | st.integers(FIRST_INDEX, FIRST_INDEX + 5)
+_OWN_TYPES = st.sampled_from(["URL", "HS_ADMIN", CREATOR_TYPE + ".x", ""])
+_ANY_TYPES = _OWN_TYPES | st.sampled_from([DATE_TYPE, CREATOR_TYPE, CREATOR_TYPE.lower(), DEFAULT_OWNER_TYPE])
+_DATA = st.binary(max_size=4) | st.sampled_from(
+    [
+        *(
+            b"2007-06-22T02:53:46Z",
+            to_iso(NOW).encode(),
+            b"hdl:102.100.272/0n8j991qh",
+            b"102.100.272/8RBZF0DQH",
+            b"1/x",
+        ),
+        *(admin(str(name)).data for name in (PARTY, OTHER, ELSEWHERE, "102.100.272/D7J1G0DQH")),
+    ]
+)
+
+
+def some_values(types: st.SearchStrategy[str]) -> st.SearchStrategy[list[Value]]:
+    permissions = st.sampled_from([Permission(0x0E), Permission(0x0E), Permission(0x0C)])
+    timestamps = st.sampled_from([0, 1, NOW - 5, NOW + 5])
+    value = st.builds(Value, _INDEXES, types, _DATA, permissions=permissions, timestamp=timestamps)
+    return st.lists(value, max_size=6, unique_by=lambda value: value.index)
+
+
+@given(some_values(_OWN_TYPES), st.lists(some_values(_OWN_TYPES), max_size=5))
+def test_a3_a8_replacing_whole_records_never_changes_date_and_creator(
+    first: list[Value], replacements: list[list[Value]]
+) -> None:
+    now = NOW
+    values = stamp(None, completed(first, is_import=False, policy=OWNED).values, now)
+    for wanted in replacements:
+        now += 60
+        values = stamp(values, completed(wanted, values, OWNED, now=now).values, now)
+        own = [value.with_timestamp(0) for value in wanted]
+        assert [value for value in values if value.with_timestamp(0) in own] == sorted(
+            [value for value in values if value.type not in (DATE_TYPE, CREATOR_TYPE)], key=lambda value: value.index
+        )
+        assert len(values) == len(wanted) + 2
+    found = shown(values, OWNED)
+    assert (found.created, found.creator) == (NOW, Party(PARTY, True))
+
+
+@given(
+    st.none() | some_values(_ANY_TYPES),
+    some_values(_ANY_TYPES),
+    st.sampled_from([POLICY, BARE, OWNED]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a8_whatever_comes_the_record_has_one_of_each_or_the_refusals_are_worded(
+    before: list[Value] | None, wanted: list[Value], policy: Policy, whole: bool, is_import: bool
+) -> None:
+    done = outcome(wanted, before, policy, whole=whole, is_import=is_import)
+    if isinstance(done, list):
+        assert done
+        for refusal in done:
+            check_wording(policy, refusal)
+        return
+    indexes = [value.index for value in done.values]
+    assert indexes == sorted(set(indexes))
+    for type_ in (DATE_TYPE, CREATOR_TYPE):
+        assert sum(value.type.upper() == type_.upper() for value in done.values) == 1
+    found = shown(done.values, policy)
+    assert found.created is not None
+    assert found.created <= NOW or before is not None
+    assert found.creator is not None
+    assert outcome(done.values, done.values, policy, whole=whole) == Completed(done.values)
+    if before is not None:
+        former = shown(before, policy)
+        assert former.created in (None, found.created)
+        assert former.creator in (None, found.creator)
+
+
+@given(record_strategies.records(), st.none() | record_strategies.records(), st.booleans(), st.booleans())
+def test_policies_without_authority_leave_values_untouched(
+    wanted: Record, before: Record | None, whole: bool, is_import: bool
+) -> None:
+    values = None if before is None else before.values
+    found = outcome(wanted.values, values, PROFILES["free"], whole=whole, is_import=is_import)
+    assert found == Completed(wanted.values)
+
+
+@given(record_strategies.records(), kept_handles(), st.none() | st.integers(), st.sampled_from([POLICY, OWNED]))
+def test_any_record_can_be_shown(record: Record, party: Handle, changed: int | None, policy: Policy) -> None:
+    values = (*record.values, *[creator(str(party), -index) for index in (0x4000_0000, 0x4000_0001)])
+    one_each = {value.index: value for value in values}
+    found = metadata(policy, Record(record.handle, tuple(one_each.values())), changed, lambda _: False)
+    assert found is not None
+    assert json.loads(json.dumps(found.to_json())) == found.to_json()

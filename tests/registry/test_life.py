@@ -1,0 +1,494 @@
+"""What becomes of a name: published and not, a tombstone, erased, another name for something else."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger import Action, Append, Draft, State
+from perseid.ledger.clock import SECOND
+from perseid.names import Handle
+from perseid.records import Permission, Value
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.times import to_iso
+from perseid.records.value import ValueRef
+from perseid.registry.authorisation import Settings
+from perseid.registry.context import Operation
+from perseid.registry.facts import Held, Rules
+from perseid.registry.identity import Identity
+from perseid.registry.life import (
+    FIRST_INDEX,
+    MAX_ALIASES,
+    End,
+    Followed,
+    Publish,
+    Redact,
+    Revive,
+    Tombstone,
+    Unpublish,
+    follow_aliases,
+)
+from perseid.registry.minting import Maker, Mint, Reserve
+from perseid.registry.namespaces import SetPolicy
+from perseid.registry.operations import Create, Delete, Modify, Remove
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.resolving import Query
+from perseid.registry.results import Changed, Refused, Resolved
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import Machine
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+ALICE = key_holder(300, "10.9/alice")
+STRANGER = key_holder(300, "10.9/stranger")
+SERVER = key_holder(300, "0.NA/0.NA")
+NAME = handle("10.1/thing")
+URL = Value.text(1, "URL", "https://example.org/thing")
+PRIVATE = replace(Value.text(2, "NOTE", "for us only"), permissions=Permission(0x0C))
+ADMIN = admin(100, "300:10.9/alice")
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def registry(machine: Machine) -> Iterator[Registry]:
+    with registry_in_memory(machine) as made:
+        add_namespace(made, "10.1")
+        made.do(Create(NAME, (URL, PRIVATE, ADMIN)), OPERATOR, "cli")
+        yield made
+
+
+def do(registry: Registry, operation: Operation[Changed], who: Identity = ALICE) -> int:
+    return registry.do(operation, who, "cli").seq
+
+
+def refusal(registry: Registry, operation: Operation[Changed], who: Identity = ALICE) -> Refused:
+    with pytest.raises(Refused) as caught:
+        registry.do(operation, who, "cli")
+    return caught.value
+
+
+def held(registry: Registry, name: Handle = NAME) -> Held:
+    with registry.facts() as facts:
+        return facts.held(name)
+
+
+def resolved(registry: Registry, name: Handle = NAME, who: Identity = NOBODY, *, public: bool = True) -> Resolved:
+    return registry.resolve(Query(name, public_only=public), who)
+
+
+def is_found(registry: Registry, name: Handle = NAME) -> bool:
+    try:
+        return bool(resolved(registry, name).values)
+    except Refused as refused:
+        return refused.code is not ResponseCode.HANDLE_NOT_FOUND
+
+
+def says(found: Held, type_: str) -> list[str]:
+    return [value.data.decode() for value in found.values if value.type == type_]
+
+
+def action(registry: Registry, seq: int) -> Action:
+    with registry.facts() as facts:
+        return facts.reading.entry(seq).action
+
+
+def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
+    """A record whose administrator has these permissions only."""
+    name = handle("10.1/other")
+    registry.do(Create(name, (URL, admin(100, "300:10.9/alice", permissions)), overwrite=True), OPERATOR, "cli")
+    return name
+
+
+# Publishing
+
+
+def test_s2_an_unpublished_record_exists_for_its_administrators_only(registry: Registry) -> None:
+    values = held(registry).values
+    seq = do(registry, Unpublish(NAME))
+    assert (held(registry).state, action(registry, seq)) == (State.UNPUBLISHED, Action.UNPUBLISH)
+    assert not is_found(registry)
+    assert resolved(registry, who=ALICE, public=False).values == values
+    assert refusal(registry, Create(NAME, ()), STRANGER).code is ResponseCode.HANDLE_ALREADY_EXISTS
+    seq = do(registry, Publish(NAME))
+    assert (held(registry).state, action(registry, seq)) == (State.NORMAL, Action.PUBLISH)
+    assert resolved(registry).values == (values[0], values[2])
+    assert held(registry).values == values
+
+
+def test_s2_an_unpublished_record_is_updated_unseen(registry: Registry) -> None:
+    do(registry, Unpublish(NAME))
+    registry.do(Modify(NAME, (replace(URL, data=b"https://example.org/new"),)), ALICE, "cli")
+    assert not is_found(registry)
+    do(registry, Publish(NAME))
+    assert says(held(registry), "URL") == ["https://example.org/new"]
+
+
+@pytest.mark.parametrize("operation", [Publish(NAME), Unpublish(NAME)])
+def test_s2_doing_it_twice_changes_nothing(registry: Registry, operation: Publish | Unpublish) -> None:
+    first = do(registry, operation)
+    assert do(registry, operation) == first == held(registry).seq
+
+
+@pytest.mark.parametrize("kind", [Publish, Unpublish])
+def test_s2_publishing_takes_modify_value_and_nothing_less(registry: Registry, kind: type[Publish | Unpublish]) -> None:
+    assert do(registry, kind(permitted(registry, AdminPermission.MODIFY_VALUE)))
+    name = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.MODIFY_VALUE)
+    registry.do(Unpublish(name) if kind is Publish else Publish(name), OPERATOR, "cli")
+    refused = refusal(registry, kind(name))
+    assert refused.code is ResponseCode.INVALID_ADMIN
+    assert "10.1/other: it takes MODIFY_VALUE in one HS_ADMIN value of 10.1/other" in str(refused)
+    assert refusal(registry, kind(NAME), NOBODY).code is ResponseCode.AUTHENTICATION_NEEDED
+    blind = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.MODIFY_VALUE & ~AdminPermission.READ_VALUE)
+    registry.do(Unpublish(blind), OPERATOR, "cli")
+    assert refusal(registry, kind(blind)).code is ResponseCode.HANDLE_NOT_FOUND, "who may not read does not see it"
+
+
+def test_what_is_not_there_is_neither_published_nor_ended(registry: Registry) -> None:
+    for name, code in (
+        (handle("10.1/none"), ResponseCode.HANDLE_NOT_FOUND),
+        (handle("10.8/none"), ResponseCode.SERVER_NOT_RESP),
+        (handle("0.SITE/POLICY/10.1"), ResponseCode.SERVER_NOT_RESP),
+    ):
+        for operation in (Publish(name), Unpublish(name), Tombstone(name, "gone"), Revive(name)):
+            assert refusal(registry, operation, OPERATOR).code is code
+
+
+def test_s1_a_reserved_name_is_registered_before_anything_else(registry: Registry) -> None:
+    name = handle("10.1/reserved")
+    registry.do(Reserve((name,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
+    for operation in (Publish(name), Tombstone(name, "gone")):
+        refused = refusal(registry, operation)
+        assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
+        assert "is reserved, and stands for nothing yet. Register it first" in str(refused)
+        assert refusal(registry, operation, STRANGER).code is ResponseCode.HANDLE_NOT_FOUND
+    assert do(registry, Unpublish(name)) == held(registry, name).seq, "it is not public as it is"
+
+
+# Tombstones
+
+
+def test_s8_a_tombstone_says_why_since_when_and_what_instead(registry: Registry, machine: Machine) -> None:
+    """As ordinary public values, which every way of resolving gives; the rest is in the history."""
+    instead = handle("10.1/instead")
+    registry.do(Create(instead, (URL,)), OPERATOR, "cli")
+    before = held(registry).values
+    machine.run(7 * SECOND)
+    seq = do(registry, Tombstone(NAME, "  The server burnt down. ", instead))
+    assert (held(registry).state, action(registry, seq)) == (State.TOMBSTONE, Action.TOMBSTONE)
+    found = resolved(registry)
+    assert found.state is State.TOMBSTONE
+    assert [(value.index, value.type, value.data.decode()) for value in found.values if value.type != "HS_ADMIN"] == [
+        (FIRST_INDEX, "TOMBSTONE.REASON", "The server burnt down."),
+        (FIRST_INDEX + 1, "TOMBSTONE.DATE", to_iso(machine.wall // SECOND)),
+        (FIRST_INDEX + 2, "TOMBSTONE.REPLACEMENT", "10.1/instead"),
+    ]
+    assert found.values[0] == before[2], "HS_ADMIN stays, with its date"
+    assert registry.resolve(Query(NAME), NOBODY, at=seq - 1).values == (before[0], before[2]), "the URL is history"
+    item = registry.ledger.find(str(NAME).encode())
+    assert item is not None
+    assert item.state is State.TOMBSTONE
+
+
+def test_s8_the_name_of_a_tombstone_is_never_used_again(registry: Registry) -> None:
+    do(registry, Tombstone(NAME, "gone"))
+    assert refusal(registry, Create(NAME, (URL,)), OPERATOR).code is ResponseCode.HANDLE_ALREADY_EXISTS
+    with pytest.raises(Refused, match="exists already"):
+        registry.do(Reserve((NAME,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
+    refused = refusal(registry, Unpublish(NAME))
+    assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S8")
+    assert do(registry, Publish(NAME)) == held(registry).seq, "it is public as it is"
+
+
+def test_s8_what_a_tombstone_says_can_be_said_better(registry: Registry, machine: Machine) -> None:
+    """The thing has been gone since the first one said so; a replacement stays until another is named."""
+    registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
+    do(registry, Tombstone(NAME, "Gone.", handle("10.1/a")))
+    date = says(held(registry), "TOMBSTONE.DATE")
+    machine.run(86_400 * SECOND)
+    seq = do(registry, Tombstone(NAME, "Gone, and why."))
+    found = held(registry)
+    assert says(found, "TOMBSTONE.REASON") == ["Gone, and why."]
+    assert says(found, "TOMBSTONE.DATE") == date
+    assert says(found, "TOMBSTONE.REPLACEMENT") == ["10.1/a"]
+    assert do(registry, Tombstone(NAME, "Gone, and why.")) == seq, "nothing changed"
+    do(registry, Tombstone(NAME, "Gone, and why.", handle("10.77/elsewhere")))
+    assert says(held(registry), "TOMBSTONE.REPLACEMENT") == ["10.77/elsewhere"], "foreign names cannot be checked"
+
+
+@pytest.mark.parametrize(
+    ("reason", "replacement", "words"),
+    [
+        (" \n", None, "a tombstone says why; the reason is empty"),
+        ("\ud800", None, "no UTF-8 form"),
+        ("gone", Handle("10.1", "none"), "nobody can resolve 10.1/none although its prefix is homed here"),
+        ("gone", Handle("10.1", "THING"), "10.1/thing cannot replace itself"),
+        ("gone", Handle("10.1", "a\tb"), "cannot replace anything"),
+    ],
+)
+def test_s8_what_a_tombstone_cannot_say(
+    registry: Registry, reason: str, replacement: Handle | None, words: str
+) -> None:
+    refused = refusal(registry, Tombstone(NAME, reason, replacement))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert words in str(refused)
+    assert held(registry).state is State.NORMAL
+
+
+def test_s8_a_replacement_that_is_not_public_is_none(registry: Registry) -> None:
+    hidden = handle("10.1/hidden")
+    registry.do(Create(hidden, (URL,)), OPERATOR, "cli")
+    registry.do(Unpublish(hidden), OPERATOR, "cli")
+    assert "nobody can resolve" in str(refusal(registry, Tombstone(NAME, "gone", hidden)))
+
+
+def test_s8_ending_takes_delete_handle_and_nothing_less(registry: Registry) -> None:
+    name = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.DELETE_HANDLE)
+    refused = refusal(registry, Tombstone(name, "gone"))
+    assert refused.code is ResponseCode.INVALID_ADMIN
+    assert "it takes DELETE_HANDLE" in str(refused)
+    assert do(registry, Tombstone(permitted(registry, AdminPermission.DELETE_HANDLE), "gone"))
+    assert refusal(registry, Tombstone(NAME, "gone"), NOBODY).code is ResponseCode.AUTHENTICATION_NEEDED
+    assert refusal(registry, Tombstone(NAME, "gone"), STRANGER).code is ResponseCode.INVALID_ADMIN
+
+
+def test_a_prefix_handle_gets_no_tombstone(registry: Registry) -> None:
+    """It says who serves the prefix and administers it."""
+    refused = refusal(registry, Tombstone(handle("0.NA/10.1"), "gone"), OPERATOR)
+    assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "H8")
+
+
+def test_s8_where_the_policy_forbids_deleting_a_tombstone_is_the_way(registry: Registry) -> None:
+    """A8: authority metadata stay in it, and what is required of other records is not of it."""
+    party = handle("10.2/0N8J991QH")
+    policy = replace(
+        PROFILES["pilin"],
+        required_types=("URL",),
+        owner_type="102.100.TYPE/OWNER",
+        default_creator=str(party),
+        default_ttl=99,
+    )
+    add_namespace(registry, "10.2", policy)
+    own = Value.text(3, policy.creator_type, str(party))
+    registry.do(Create(party, (URL, own, ADMIN)), OPERATOR, "cli")
+    owner = Value.text(4, policy.owner_type, "10.77/owner")
+    order = Mint(Maker.of(registry), "10.2", values=(URL, ADMIN, owner))
+    name = registry.do(order, OPERATOR, "cli").handles[0]
+    before = held(registry, name)
+    refused = refusal(registry, Delete(name))
+    assert "perseid tombstone" in refused.advice
+    do(registry, Tombstone(name, "withdrawn", party))
+    found = held(registry, name)
+    for type_ in (policy.creation_date_type, policy.creator_type, policy.owner_type):
+        assert says(found, type_) == says(before, type_) != []
+    assert says(found, "URL") == []
+    assert says(found, policy.tombstone_reason_type) == ["withdrawn"]
+    assert {value.ttl for value in found.values if value.index >= FIRST_INDEX} == {99}
+    do(registry, Revive(name))
+    assert {value.with_timestamp(0) for value in held(registry, name).values} == {
+        value.with_timestamp(0) for value in before.values
+    }
+
+
+def test_a_tombstone_is_undone_as_an_operation_of_its_own(registry: Registry) -> None:
+    before = held(registry)
+    do(registry, Tombstone(NAME, "gone"))
+    do(registry, Tombstone(NAME, "gone indeed"))
+    registry.do(Modify(NAME, (admin(100, "300:10.9/stranger"),)), ALICE, "cli")
+    assert refusal(registry, Revive(NAME), ALICE).code is ResponseCode.INVALID_ADMIN
+    seq = do(registry, Revive(NAME), STRANGER)
+    found = held(registry)
+    assert (found.state, action(registry, seq)) == (State.NORMAL, Action.UPDATE)
+    assert [value.data for value in found.values[:2]] == [value.data for value in before.values[:2]]
+    assert found.values[2].data == admin(100, "300:10.9/stranger").data, "administrators are those of now"
+    refused = refusal(registry, Revive(NAME), STRANGER)
+    assert (refused.code, refused.reason) == (ResponseCode.INVALID_VALUE, "10.1/thing is no tombstone")
+
+
+def test_who_was_unpublished_comes_back_unpublished_and_values_move_apart(registry: Registry) -> None:
+    do(registry, Unpublish(NAME))
+    do(registry, Tombstone(NAME, "gone"))
+    assert is_found(registry)
+    registry.do(Remove(NAME, (100,)), ALICE, "cli")
+    registry.do(Create(NAME, (admin(1, "300:10.9/alice"),), overwrite=True), OPERATOR, "cli")
+    registry.do(Revive(NAME), OPERATOR, "cli")
+    assert not is_found(registry)
+    assert [(value.index, value.type) for value in held(registry).values] == [(1, "URL"), (2, "NOTE"), (3, "HS_ADMIN")]
+
+
+@pytest.mark.parametrize("missing", [AdminPermission.DELETE_HANDLE, AdminPermission.ADD_VALUE])
+def test_undoing_a_tombstone_takes_the_right_to_end_and_to_fill(registry: Registry, missing: AdminPermission) -> None:
+    name = permitted(registry, ALL_PERMISSIONS & ~missing)
+    do(registry, Tombstone(name, "gone"), OPERATOR)
+    assert "DELETE_HANDLE + ADD_VALUE" in str(refusal(registry, Revive(name)))
+
+
+def test_a_name_that_came_as_a_tombstone_has_nothing_to_go_back_to(registry: Registry) -> None:
+    deleted = handle("10.1/deleted")
+    registry.do(Create(deleted, (URL,)), OPERATOR, "cli")
+    registry.do(Delete(deleted), OPERATOR, "cli")
+    for name in (deleted, handle("10.1/new")):
+        registry.ledger.append(Append(Draft(Action.TOMBSTONE, State.TOMBSTONE, str(name), "import", "local:alice")))
+        refused = refusal(registry, Revive(name), OPERATOR)
+        assert refused.code is ResponseCode.VALUES_NOT_FOUND
+        assert "there is nothing to go back to" in str(refused)
+
+
+def test_s8_todays_policy_holds_for_a_tombstone(registry: Registry) -> None:
+    """A record from before the policy gets its authority metadata, or is refused with the reason."""
+    policy = replace(PROFILES["free"], authority=True)
+    registry.do(SetPolicy("10.1", policy), OPERATOR, "cli")
+    refused = refusal(registry, Tombstone(NAME, "gone"))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "names no creator" in str(refused)
+    registry.do(SetPolicy("10.1", replace(policy, default_creator="10.77/party")), OPERATOR, "cli")
+    do(registry, Tombstone(NAME, "gone"))
+    assert says(held(registry), policy.creator_type) == ["10.77/party"]
+
+
+# Erasing
+
+
+def test_what_is_redacted_is_gone_and_that_it_was_stays(registry: Registry) -> None:
+    """S11: who did it and why is in the log."""
+    name = str(NAME).encode()
+    seq = held(registry).seq
+    registry.do(Remove(NAME, (1,)), ALICE, "cli")
+    by = registry.do(Redact(NAME, 1, seq, "by order of a court"), OPERATOR, "cli").seq
+    with registry.facts() as facts:
+        assert [value.type for value in facts.reading.entry(seq).record()] == ["NOTE", "HS_ADMIN"]
+        entry = facts.reading.entry(by)
+        assert (entry.action, entry.state, entry.why) == (
+            Action.REDACT,
+            State.NORMAL,
+            f"value 1 of entry {seq}: by order of a court",
+        )
+        assert entry.who == ("cli", "local:alice")
+    assert registry.ledger.wait_until_erased(10)
+    assert registry.ledger.find(name) is not None
+
+
+def test_what_was_deleted_can_be_redacted(registry: Registry) -> None:
+    seq = held(registry).seq
+    registry.do(Delete(NAME), ALICE, "cli")
+    registry.do(Redact(NAME, 2, seq, "personal data"), SERVER, "native")
+    assert held(registry).state is State.ABSENT
+
+
+@pytest.mark.parametrize(("who", "code"), [(ALICE, ResponseCode.INVALID_ADMIN), (NOBODY, None)])
+def test_only_server_administrators_erase(registry: Registry, who: Identity, code: ResponseCode | None) -> None:
+    """All permissions on the record do not suffice: it destroys evidence."""
+    refused = refusal(registry, Redact(NAME, 1, 1, "mine"), who)
+    assert refused.code is (code or ResponseCode.AUTHENTICATION_NEEDED)
+    if code is not None:
+        assert "may not erase values of 10.1/thing: it takes to be listed in server_admins" in str(refused)
+
+
+def test_full_access_is_not_needed_to_erase_and_a_record_does_not_give_it() -> None:
+    rules = Rules(Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),), server_admin_full_access=False))
+    with registry_in_memory(rules=rules) as registry:
+        add_namespace(registry, "10.1")
+        registry.do(Create(NAME, (URL, ADMIN)), OPERATOR, "cli")
+        seq = held(registry).seq
+        registry.do(Remove(NAME, (1,)), ALICE, "cli")
+        assert registry.do(Redact(NAME, 1, seq, "reason"), SERVER, "cli").seq > seq
+
+
+def test_what_cannot_be_erased_is_said(registry: Registry) -> None:
+    seq = held(registry).seq
+    for operation, code, words in (
+        (Redact(NAME, 1, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "is part of the record"),
+        (Redact(NAME, 7, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "has no value 7"),
+        (Redact(NAME, 1, 1, "reason"), ResponseCode.VALUES_NOT_FOUND, "no values yet"),
+        (Redact(NAME, 1, seq, ""), ResponseCode.INVALID_VALUE, "a redaction says why"),
+        (Redact(handle("10.1/none"), 1, seq, "reason"), ResponseCode.HANDLE_NOT_FOUND, "no record"),
+        (
+            Redact(handle("0.SITE/POLICY/10.1"), 1, seq, "r"),
+            ResponseCode.SERVER_NOT_RESP,
+            "belongs to the installation",
+        ),
+    ):
+        refused = refusal(registry, operation, OPERATOR)
+        assert refused.code is code
+        assert words in str(refused)
+
+
+# Aliases
+
+
+def alias(registry: Registry, name: str, target: str, **more: object) -> Handle:
+    value = replace(Value.text(5, "HS_ALIAS", target), **more)  # type: ignore[arg-type]
+    registry.do(Create(handle(name), (value,)), OPERATOR, "cli")
+    return handle(name)
+
+
+def follow(registry: Registry, name: str, limit: int = MAX_ALIASES, at: int | None = None) -> Followed:
+    with registry.facts(at) as facts:
+        return follow_aliases(facts, handle(name), limit)
+
+
+def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(registry: Registry) -> None:
+    """Case counts in the one namespace and not in the other; queries of CORDRA names are left out."""
+    add_namespace(registry, "10.2", "exact")
+    add_namespace(registry, "2000.1", "cordra")
+    path = "F58FB49EB1F848F0A606E84CEF294BE5"
+    alias(registry, f"2000.1/{path}", "10.1/Thing")
+    alias(registry, "10.2/Exact", f"2000.1/{path.lower()}?part=1")
+    alias(registry, "10.2/exact", "10.2/none")
+    found = follow(registry, "10.2/Exact")
+    assert [str(name) for name in found.chain] == ["10.2/Exact", f"2000.1/{path}", "10.1/thing"]
+    assert found.end is End.FOUND
+    assert found.held is not None
+    assert found.held.handle == NAME
+    assert follow(registry, "10.2/exact").end is End.NOT_FOUND
+    assert follow(registry, "10.1/thing") == Followed((NAME,), End.FOUND, held(registry))
+
+
+@pytest.mark.parametrize(
+    ("target", "end"),
+    [
+        ("10.1/A", End.LOOP),
+        ("10.1/none", End.NOT_FOUND),
+        ("10.77/elsewhere", End.ELSEWHERE),
+        ("no name", End.UNREADABLE),
+        ("0.SITE/POLICY/10.1", End.NOT_FOUND),
+    ],
+)
+def test_where_an_alias_leads_nowhere_that_is_said(registry: Registry, target: str, end: End) -> None:
+    alias(registry, "10.1/a", target)
+    found = follow(registry, "10.1/a")
+    assert found.end is end
+    assert found.chain[0] == handle("10.1/a")
+    if end is End.ELSEWHERE:
+        assert found.chain[-1] == handle(target)
+
+
+def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry: Registry) -> None:
+    for number in range(14):
+        alias(registry, f"10.1/a{number}", f"10.1/a{number + 1}")
+    alias(registry, "10.1/b", "10.1/c")
+    alias(registry, "10.1/c", "10.1/b")
+    assert [str(name) for name in follow(registry, "10.1/b").chain] == ["10.1/b", "10.1/c", "10.1/b"]
+    assert follow(registry, "10.1/b").end is End.LOOP
+    found = follow(registry, "10.1/a0")
+    assert (found.end, len(found.chain)) == (End.TOO_LONG, MAX_ALIASES + 1)
+    registry.do(Create(handle("10.1/a14"), (URL,)), OPERATOR, "cli")
+    assert follow(registry, "10.1/a4").end is End.FOUND, "ten are followed"
+    assert follow(registry, "10.1/a3").end is End.TOO_LONG
+    assert follow(registry, "10.1/a0", limit=20).end is End.FOUND
+
+
+def test_only_what_is_public_is_followed_and_all_at_one_moment(registry: Registry) -> None:
+    alias(registry, "10.1/private", "10.1/thing", permissions=Permission(0x0C))
+    assert follow(registry, "10.1/private").chain == (handle("10.1/private"),)
+    alias(registry, "10.1/a", "10.1/thing")
+    then = held(registry, handle("10.1/a")).seq
+    do(registry, Unpublish(NAME))
+    assert follow(registry, "10.1/a").end is End.NOT_FOUND
+    assert follow(registry, "10.1/a", at=then).end is End.FOUND
+    do(registry, Publish(NAME))
+    do(registry, Tombstone(handle("10.1/a"), "merged", NAME), OPERATOR)
+    assert follow(registry, "10.1/a").chain == (handle("10.1/a"),), "a tombstone leads nowhere by itself"

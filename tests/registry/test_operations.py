@@ -1,0 +1,1639 @@
+"""The operations of the registry: what each does, in which order it checks, and what it answers (§12, §14, §16).
+
+Every expectation here goes through `World.done` or `World.refused`, and both ask `explain` the same question first: the
+two must agree, and neither an explanation nor a refusal may leave an entry behind.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import combinations, count
+from typing import TypeVar
+
+import pytest
+
+from perseid.ledger import Append
+from perseid.ledger.clock import SECOND
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import policy_name, record_key
+from perseid.names import CaseRule, Handle
+from perseid.records import Permission, Value, ValueList, ValueRef
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.times import to_iso
+from perseid.registry.authorisation import Settings
+from perseid.registry.context import Operation
+from perseid.registry.facts import POLICY_TYPE, Rules
+from perseid.registry.identity import Anonymous, Identity, KeyHolder, Proof
+from perseid.registry.namespaces import AddNamespace, SetPolicy
+from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy_keys import Deletion, Who
+from perseid.registry.registry import Registry
+from perseid.registry.resolving import Query
+from perseid.registry.results import Referred, Refused, Resolved
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import Machine
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+T = TypeVar("T")
+P = AdminPermission
+RC = ResponseCode
+
+SERVER = key_holder(300, "0.NA/0.NA")
+STRANGER = key_holder(300, "77/stranger")
+OWNER = key_holder(300, "77/owner")
+URL = Value.text(1, "URL", "https://example.org/")
+EMAIL = Value.text(4, "EMAIL", "someone@example.org")
+SECRET = Value(5, "HS_SECKEY", b"secret", permissions=Permission.ADMIN_READ | Permission.ADMIN_WRITE)
+HIDDEN = Value(6, "NOTE", b"for nobody", permissions=Permission.ADMIN_WRITE)
+LOCKED = Value(2, "DESC", b"as it is", permissions=Permission.ADMIN_READ | Permission.PUBLIC_READ)
+OPEN = Value(7, "COMMENT", b"anybody", permissions=Permission(0x0F))
+ELSEWHERE = Value(1, "HS_SITE.PREFIX", b"a service")
+ILLEGAL = "a\u202eb"
+DIGITS = "EEF4DF17361A42E2B975E554663B70C3"
+PILIN_NAMES = ("Y35XYS0QH", "2RDV0T0QH", "0N8J991QH", "8RBZF0DQH", "D7J1G0DQH", "X4NDP2JQH")
+
+_numbers = count(20_000)
+
+
+@dataclass(frozen=True)
+class World:
+    """A registry with its clock, and the two questions that this file asks."""
+
+    registry: Registry
+    machine: Machine
+
+    @property
+    def size(self) -> int:
+        with self.registry.ledger.reading() as reading:
+            return reading.size
+
+    @property
+    def now(self) -> int:
+        return self.machine.wall // SECOND
+
+    def done(self, operation: Operation[T], who: Identity = OPERATOR, door: str = "native") -> T:
+        """An operation is explained as allowed, which changes nothing, and then carried out."""
+        before = self.size
+        explained = self.registry.explain(operation, who, door)
+        assert (explained.allowed, explained.code) == (True, None), explained
+        assert explained.reason
+        assert self.size == before
+        return self.registry.do(operation, who, door)
+
+    def unchanged(self, operation: Operation[T], who: Identity = OPERATOR) -> T:
+        """An operation is carried out, and there was nothing to do."""
+        before = self.size
+        answer = self.done(operation, who)
+        assert self.size == before
+        return answer
+
+    def refused(
+        self, operation: Operation[object], who: Identity, code: ResponseCode, text: str = "", door: str = "native"
+    ) -> Refused:
+        """An operation is explained as refused, and then refused, with the same words; nothing changes."""
+        before = self.size
+        explained = self.registry.explain(operation, who, door)
+        with pytest.raises(Refused) as caught:
+            self.registry.do(operation, who, door)
+        refused = caught.value
+        assert refused.code is code, refused
+        assert refused.reason == text or (refused.reason and not text)
+        assert not explained.allowed
+        assert (explained.code, explained.reason) == (refused.code, refused.reason)
+        assert (explained.advice, explained.rule) == (refused.advice, refused.rule)
+        assert self.size == before
+        return refused
+
+    def seen(self, name: str, who: Identity = NOBODY, at: int | None = None, *, public_only: bool = True) -> Resolved:
+        return self.registry.resolve(Query(Handle.keepable(name), public_only=public_only), who, at)
+
+    def unseen(
+        self,
+        name: str,
+        code: ResponseCode,
+        who: Identity = NOBODY,
+        *,
+        public_only: bool = True,
+        types: tuple[str, ...] = (),
+        indexes: tuple[int, ...] = (),
+        refer: bool = True,
+    ) -> Refused:
+        query = Query(Handle.keepable(name), types, indexes, public_only, refer)
+        with pytest.raises(Refused) as caught:
+            self.registry.resolve(query, who)
+        assert caught.value.code is code, caught.value
+        return caught.value
+
+    def stored(self, name: str, *, exact: bool = False) -> tuple[Value, ...]:
+        """The values of a record without timestamps, private ones included."""
+        return tuple(value.with_timestamp(0) for value in self.timed(name, exact=exact))
+
+    def timed(self, name: str, *, exact: bool = False) -> tuple[Value, ...]:
+        with self.registry.ledger.reading() as reading:
+            entry = reading.record(record_key(name, exact=exact))
+        assert entry is not None
+        return entry.record()
+
+    def state(self, name: str, *, exact: bool = False) -> State:
+        with self.registry.ledger.reading() as reading:
+            entry = reading.record(record_key(name, exact=exact))
+        assert entry is not None
+        return entry.state
+
+    def put(self, name: str, state: State, *values: Value, exact: bool = False) -> None:
+        """Write an entry past all rules, for states that other operations make."""
+        dated = tuple(value.with_timestamp(self.now) for value in values)
+        draft = Draft(Action.UPDATE, state, name, "test", "local:test", values=dated, exact=exact)
+        self.registry.ledger.append(Append(draft))
+
+    def namespace(self, profile: str | Policy = "free", *values: Value) -> str:
+        """A new namespace, which its key 300 administers; the prefix."""
+        prefix = str(next(_numbers))
+        add_namespace(self.registry, prefix, profile, admin(100, f"300:0.NA/{prefix}"), *values)
+        return prefix
+
+    def record(self, prefix: str, *values: Value, permissions: AdminPermission = ALL_PERMISSIONS) -> str:
+        """A new record, administered by OWNER."""
+        name = f"{prefix}/{next(_numbers)}"
+        self.done(Create(handle(name), (*values, admin(100, "300:77/owner", permissions))))
+        return name
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """One world for all: each test has namespaces of its own."""
+    machine = Machine()
+    with registry_in_memory(machine) as registry:
+        yield World(registry, machine)
+
+
+@pytest.fixture
+def own_world() -> Iterator[World]:
+    """For tests that change what all namespaces share."""
+    machine = Machine()
+    with registry_in_memory(machine) as registry:
+        yield World(registry, machine)
+
+
+@pytest.fixture
+def prefix(world: World) -> str:
+    return world.namespace()
+
+
+def administrator(prefix: str) -> KeyHolder:
+    return key_holder(300, f"0.NA/{prefix}")
+
+
+def in_session(who: KeyHolder) -> KeyHolder:
+    return replace(who, session=True)
+
+
+# The order of checks
+
+
+class Fault(Enum):
+    """What may be wrong with a request."""
+
+    FOREIGN = auto()
+    """Its prefix is not homed here."""
+    ILLEGAL = auto()
+    """The name may not be registered."""
+    EMPTY = auto()
+    """There are no values."""
+    ZERO = auto()
+    """An index is not positive."""
+    TWICE = auto()
+    """An index stands twice in the request."""
+    TAKEN = auto()
+    """The name exists."""
+    MISSING = auto()
+    """The name does not exist."""
+    CLASH = auto()
+    """The record has a value with an index to add."""
+    NO_VALUE = auto()
+    """The record has no value with an index to change."""
+    READ_ONLY = auto()
+    """A value to change may not be written."""
+    ANONYMOUS = auto()
+    """Nobody has identified themselves."""
+    STRANGER = auto()
+    """Who asks has no right."""
+    POLICY = auto()
+    """The namespace's policy does not allow it."""
+
+
+F = Fault
+FOREIGN = (F.FOREIGN, RC.SERVER_NOT_RESP, "That prefix doesn't live here")
+ILLEGAL_NAME = (F.ILLEGAL, RC.INVALID_HANDLE, "")
+EMPTY = (F.EMPTY, RC.INVALID_VALUE, "Value list was empty")
+ZERO = (F.ZERO, RC.INVALID_VALUE, "Value indexes must be positive")
+TWICE = (F.TWICE, RC.VALUE_ALREADY_EXISTS, "Index conflict for 9")
+MISSING = (F.MISSING, RC.HANDLE_NOT_FOUND, "")
+NO_VALUE = (F.NO_VALUE, RC.VALUES_NOT_FOUND, "")
+ANONYMOUS = (F.ANONYMOUS, RC.AUTHENTICATION_NEEDED, "")
+NO_RIGHT = (F.STRANGER, RC.INVALID_ADMIN, "")
+POLICY = (F.POLICY, RC.INVALID_VALUE, "")
+
+ORDERS: dict[str, tuple[tuple[Fault, ResponseCode, str], ...]] = {
+    "create": (
+        FOREIGN,
+        ILLEGAL_NAME,
+        ZERO,
+        TWICE,
+        (F.TAKEN, RC.HANDLE_ALREADY_EXISTS, ""),
+        ANONYMOUS,
+        NO_RIGHT,
+        POLICY,
+    ),
+    "replace": (FOREIGN, ILLEGAL_NAME, ZERO, TWICE, ANONYMOUS, NO_RIGHT, POLICY),
+    "add": (
+        FOREIGN,
+        EMPTY,
+        ZERO,
+        TWICE,
+        ANONYMOUS,
+        MISSING,
+        (F.CLASH, RC.VALUE_ALREADY_EXISTS, "Index conflict for 1"),
+        NO_RIGHT,
+        POLICY,
+    ),
+    "add over": (FOREIGN, EMPTY, ZERO, TWICE, ANONYMOUS, MISSING, NO_RIGHT, POLICY),
+    "remove": (FOREIGN, ANONYMOUS, MISSING, NO_VALUE, NO_RIGHT, POLICY),
+    "modify": (
+        FOREIGN,
+        MISSING,
+        NO_VALUE,
+        (F.READ_ONLY, RC.INSUFFICIENT_PERMISSIONS, "Value is read-only"),
+        ANONYMOUS,
+        NO_RIGHT,
+        (F.TWICE, RC.INVALID_VALUE, ""),
+        POLICY,
+    ),
+    "delete": (ANONYMOUS, MISSING, NO_RIGHT, POLICY),
+}
+"""The checks of each operation in the order of §16, with the code and, where §16 has one, the text of its failure."""
+
+VALUE_FAULTS = {F.ZERO, F.TWICE, F.CLASH, F.POLICY}
+
+
+def _can_meet(operation: str, one: Fault, other: Fault) -> bool:
+    """Whether a request can have both faults."""
+    both = {one, other}
+    if F.EMPTY in both and both & VALUE_FAULTS:
+        return False
+    if F.MISSING in both and both & {F.CLASH, F.NO_VALUE, F.READ_ONLY}:
+        return False  # a record that is not there has no values to speak of
+    return not (F.FOREIGN in both and F.POLICY in both and operation == "delete")
+
+
+PAIRS = [
+    pytest.param(operation, one, other, id=f"{operation}-{one[0].name}-{other[0].name}")
+    for operation, order in ORDERS.items()
+    for one, other in combinations(order, 2)
+    if _can_meet(operation, one[0], other[0])
+]
+SINGLES = [
+    pytest.param(operation, check, id=f"{operation}-{check[0].name}")
+    for operation, order in ORDERS.items()
+    for check in order
+]
+STRICT = replace(
+    PROFILES["free"], forbidden_types=("EMAIL",), required_types=("URL",), deletion=Deletion.TOMBSTONE, profile="own"
+)
+
+
+def faulty(world: World, operation: str, faults: set[Fault]) -> tuple[Operation[object], Identity]:
+    """A request of a kind that has exactly these faults."""
+    prefix = world.namespace(STRICT if F.POLICY in faults else "free")
+    who: Identity = administrator(prefix) if operation == "create" else OWNER
+    if F.STRANGER in faults:
+        who = STRANGER
+    if F.ANONYMOUS in faults:
+        who = NOBODY
+    name = f"{prefix}/{ILLEGAL if F.ILLEGAL in faults else 'x'}"
+    if (operation == "create" and F.TAKEN in faults) or (operation != "create" and F.MISSING not in faults):
+        world.put(name, State.NORMAL, URL, LOCKED, admin(100, "300:77/owner"))
+    if F.FOREIGN in faults:
+        world.done(Home(f"0.NA/{prefix}", unhome=True))
+    return _request(operation, Handle.keepable(name), faults), who
+
+
+def _request(operation: str, name: Handle, faults: set[Fault]) -> Operation[object]:
+    spoilt = [Value.text(0, "DESC", "zero")] * (F.ZERO in faults) + [EMAIL] * (F.POLICY in faults)
+    spoilt += [Value.text(9, "DESC", "nine")] * (2 if F.TWICE in faults else 0)
+    plain = Value.text(3, "DESC", "three")
+    if operation in ("create", "replace"):
+        return Create(name, (plain, URL, *spoilt), overwrite=operation == "replace")
+    if operation in ("add", "add over"):
+        values = () if F.EMPTY in faults else (plain, *spoilt, *[URL] * (F.CLASH in faults))
+        return Add(name, values, overwrite=operation == "add over")
+    if operation == "remove":
+        return Remove(name, (1 if F.POLICY in faults else 2, *[55] * (F.NO_VALUE in faults)))
+    if operation == "modify":
+        changed = replace(URL, type="EMAIL" if F.POLICY in faults else "URL", data=b"https://example.org/2")
+        missing = [Value.text(55, "URL", "x")] * (F.NO_VALUE in faults)
+        locked = [replace(LOCKED, data=b"changed")] * (F.READ_ONLY in faults)
+        return Modify(name, (*missing, *locked, changed, *[changed] * (F.TWICE in faults)))
+    return Delete(name)
+
+
+@pytest.mark.parametrize("operation", list(ORDERS))
+def test_a_request_without_faults_is_carried_out(world: World, operation: str) -> None:
+    """So that what the next tests see is due to the faults."""
+    request, who = faulty(world, operation, set())
+    before = world.size
+    world.done(request, who)
+    assert world.size == before + 1
+
+
+@pytest.mark.parametrize(("operation", "check"), SINGLES)
+def test_each_check_has_the_code_and_the_text_of_the_protocol(
+    world: World, operation: str, check: tuple[Fault, ResponseCode, str]
+) -> None:
+    fault, code, text = check
+    request, who = faulty(world, operation, {fault})
+    world.refused(request, who, code, text)
+
+
+@pytest.mark.parametrize(("operation", "first", "second"), PAIRS)
+def test_of_two_faults_the_one_that_is_checked_first_is_told(
+    world: World,
+    operation: str,
+    first: tuple[Fault, ResponseCode, str],
+    second: tuple[Fault, ResponseCode, str],
+) -> None:
+    request, who = faulty(world, operation, {first[0], second[0]})
+    refused = world.refused(request, who, first[1])
+    if first[1] is second[1]:
+        assert not second[2] or refused.reason != second[2]
+        assert not first[2] or refused.reason == first[2]
+
+
+def test_all_faults_at_once_are_told_one_by_one_as_they_are_mended(world: World) -> None:
+    """The order as a client lives it: mend what is complained about, ask again."""
+    for operation, order in ORDERS.items():
+        faults = {check[0] for check in order}
+        if F.EMPTY in faults:
+            faults -= VALUE_FAULTS - {F.POLICY}
+        for fault, code, _ in order:
+            if fault in faults:
+                request, who = faulty(world, operation, faults)
+                world.refused(request, who, code)
+                faults.remove(fault)
+                if fault is F.EMPTY:
+                    faults |= VALUE_FAULTS & {check[0] for check in order}
+        world.done(*faulty(world, operation, set()))
+
+
+# Create
+
+
+def test_create_stores_the_values_with_the_time_of_the_server(world: World, prefix: str) -> None:
+    name = f"{prefix}/x"
+    world.machine.run(3 * SECOND)
+    changed = world.done(Create(handle(name), (EMAIL, URL.with_timestamp(77))), administrator(prefix))
+    assert (changed.handle, changed.seq, changed.overwritten) == (handle(name), world.size, False)
+    assert world.timed(name) == (URL.with_timestamp(world.now), EMAIL.with_timestamp(world.now))
+    found = world.seen(name)
+    assert (found.values, found.seq, found.state) == (world.timed(name), world.size, State.NORMAL)
+
+
+def test_create_without_values_or_administrators_is_allowed(world: World, prefix: str) -> None:
+    name = handle(f"{prefix}/empty")
+    world.done(Create(name, ()), administrator(prefix))
+    world.unseen(str(name), RC.VALUES_NOT_FOUND)
+    world.refused(Create(name, ()), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+    world.refused(Add(name, (URL,)), administrator(prefix), RC.INVALID_ADMIN)
+
+
+def test_h7_an_existing_name_is_refused_and_its_record_untouched(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL)
+    before = world.timed(name)
+    for who in (administrator(prefix), OWNER, OPERATOR, SERVER, NOBODY):
+        world.refused(Create(handle(name), (EMAIL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    assert world.timed(name) == before
+
+
+def test_the_administrators_in_a_new_record_do_not_give_the_right_to_make_it(world: World, prefix: str) -> None:
+    request = Create(handle(f"{prefix}/mine"), (admin(100, "300:77/owner"),))
+    world.refused(request, OWNER, RC.INVALID_ADMIN)
+
+
+def test_a_policy_s_administrators_are_added_to_a_record_that_brings_none(world: World) -> None:
+    policy = replace(PROFILES["free"], default_administrators=("300:0.NA/{prefix}",))
+    prefix = world.namespace(policy)
+    world.done(Create(handle(f"{prefix}/a"), (URL, Value.text(100, "DESC", "here"))), administrator(prefix))
+    added = world.stored(f"{prefix}/a")[-1]
+    assert (added.index, added.type) == (101, "HS_ADMIN")
+    world.done(Delete(handle(f"{prefix}/a")), administrator(prefix))
+    own = admin(200, "300:77/owner")
+    world.done(Create(handle(f"{prefix}/b"), (own,)), administrator(prefix))
+    assert world.stored(f"{prefix}/b") == (own,)
+
+
+def test_h9_no_name_over_2048_octets_and_no_record_over_2048_values(world: World, prefix: str) -> None:
+    longest = f"{prefix}/".ljust(2048, "x")
+    world.done(Create(handle(longest), (URL,)))
+    assert world.seen(longest).handle == handle(longest)
+    many = tuple(Value.text(index, "URL", "") for index in range(1, 2050))
+    world.refused(Create(handle(f"{prefix}/many"), many), OPERATOR, RC.INVALID_VALUE)
+    world.done(Create(handle(f"{prefix}/many"), many[:-1]))
+    world.refused(Add(handle(f"{prefix}/many"), many[-1:]), OPERATOR, RC.INVALID_VALUE)
+
+
+@pytest.mark.parametrize("suffix", ["a\u202eb", "a\x07", " a", "a ", "\ue000\ud7ff\u0378", "\U0001f600"])
+def test_h3_illegal_names_are_not_registered_and_not_found(world: World, prefix: str, suffix: str) -> None:
+    name = Handle.keepable(f"{prefix}/{suffix}")
+    refused = world.refused(Create(name, (URL,)), OPERATOR, RC.INVALID_HANDLE)
+    assert refused.rule == "H3"
+    world.unseen(str(name), RC.HANDLE_NOT_FOUND)
+
+
+def test_h6_a_derived_prefix_needs_the_permission_of_its_parent(world: World) -> None:
+    parent = world.namespace("free", admin(101, "300:77/owner", P.ADD_NA), admin(102, "300:77/other", P.ADD_HANDLE))
+    derived = Create(handle(f"0.NA/{parent}.1"), (URL,))
+    world.refused(derived, key_holder(300, "77/other"), RC.INVALID_ADMIN)
+    world.refused(derived, NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.done(derived, OWNER)
+    world.refused(Create(handle(f"0.NA/{parent}.1.1"), (URL,)), OWNER, RC.INVALID_ADMIN)
+    world.refused(Create(handle(f"{parent}/x"), (URL,)), OWNER, RC.INVALID_ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("who_may", "allowed", "refused"),
+    [
+        (Who.SERVER, {"server"}, {"administrator": RC.INVALID_ADMIN, "stranger": RC.INVALID_ADMIN}),
+        (Who.AUTHENTICATED, {"administrator", "stranger", "server"}, {}),
+        (Who.ADMINISTRATORS, {"administrator"}, {"stranger": RC.INVALID_ADMIN}),
+    ],
+)
+def test_s13_the_policy_says_who_may_make_names(
+    world: World, who_may: Who, allowed: set[str], refused: dict[str, ResponseCode]
+) -> None:
+    prefix = world.namespace(replace(PROFILES["free"], who_may_mint=who_may))
+    people = {"administrator": administrator(prefix), "stranger": STRANGER, "server": SERVER}
+    world.refused(Create(handle(f"{prefix}/x"), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    for person, code in refused.items():
+        world.refused(Create(handle(f"{prefix}/x"), (URL,)), people[person], code)
+    for person in allowed:
+        world.done(Create(handle(f"{prefix}/{person}"), (URL,)), people[person])
+
+
+def test_a6_a_policy_can_demand_that_types_are_registered(world: World) -> None:
+    prefix = world.namespace(replace(PROFILES["free"], registered_types=True))
+    types = world.namespace()
+    world.done(Create(handle(f"{types}/KNOWN"), (Value.text(1, "DESC", "a type"),)))
+    known, unknown = (Value.text(1, f"{types}/{name}", "x") for name in ("KNOWN", "UNKNOWN"))
+    world.done(Create(handle(f"{prefix}/a"), (known,)))
+    world.refused(Create(handle(f"{prefix}/b"), (unknown,)), OPERATOR, RC.INVALID_VALUE)
+    world.refused(Add(handle(f"{prefix}/a"), (replace(unknown, index=2),)), OPERATOR, RC.INVALID_VALUE)
+
+
+# Create over a record
+
+
+def test_replacing_a_record_leaves_nothing_that_was_not_sent(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, EMAIL, OPEN)
+    changed = world.done(Create(handle(name), (LOCKED,), overwrite=True), OWNER)
+    assert changed.overwritten
+    assert world.stored(name) == (LOCKED,)
+    assert world.seen(name, at=changed.seq - 1).values[0].data == URL.data
+
+
+def test_overwriting_what_does_not_exist_is_creating_it(world: World, prefix: str) -> None:
+    changed = world.done(Create(handle(f"{prefix}/x"), (URL,), overwrite=True), administrator(prefix))
+    assert not changed.overwritten
+    world.refused(Create(handle(f"{prefix}/y"), (URL,), overwrite=True), OWNER, RC.INVALID_ADMIN)
+    world.refused(Create(handle(f"{prefix}/y"), (URL,), overwrite=True), NOBODY, RC.AUTHENTICATION_NEEDED)
+
+
+def test_values_that_stay_keep_their_timestamps(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, EMAIL, OPEN)
+    first = {value.index: value.timestamp for value in world.timed(name)}
+    world.machine.run(10 * SECOND)
+    other = replace(EMAIL, data=b"another@example.org")
+    kept = (URL.with_timestamp(world.now), OPEN, admin(100, "300:77/owner"))
+    world.done(Create(handle(name), (*kept, other), overwrite=True), OWNER)
+    assert {value.index: value.timestamp for value in world.timed(name)} == first | {4: world.now}
+    world.machine.run(10 * SECOND)
+    world.done(Add(handle(name), (URL, replace(other, index=9), replace(OPEN, data=b"x")), overwrite=True), OWNER)
+    times = {value.index: value.timestamp for value in world.timed(name)}
+    assert times == first | {4: world.now - 10, 7: world.now, 9: world.now}
+
+
+@pytest.mark.parametrize(
+    ("on_record", "on_prefix", "wanted", "allowed"),
+    [
+        # 1: what the differences need, in one value
+        (P.ADD_VALUE, P(0), (URL, EMAIL, LOCKED), True),
+        (P.REMOVE_VALUE, P(0), (URL,), True),
+        (P.MODIFY_VALUE, P(0), (URL, replace(EMAIL, data=b"")), True),
+        (P.MODIFY_VALUE | P.ADD_VALUE, P(0), (URL,), False),
+        (P.MODIFY_VALUE | P.REMOVE_VALUE, P(0), (replace(URL, data=b""),), True),
+        (P.ADD_VALUE | P.REMOVE_VALUE, P(0), (URL, replace(EMAIL, data=b"")), False),
+        # 2: ADD_ADMIN alone is enough for anything
+        (P.ADD_ADMIN, P(0), (replace(EMAIL, data=b""), LOCKED), True),
+        (P.ADD_ADMIN, P(0), (admin(101, "1:77/new"),), True),
+        (ALL_PERMISSIONS & ~P.ADD_ADMIN & ~P.DELETE_HANDLE, P(0), (URL, EMAIL, admin(101, "1:77/new")), False),
+        # 3: to delete it and to create it anew
+        (P.DELETE_HANDLE, P.ADD_HANDLE, (LOCKED, admin(101, "1:77/new")), True),
+        (P.DELETE_HANDLE, P(0), (LOCKED,), False),
+        (P.READ_VALUE, P.ADD_HANDLE, (LOCKED,), False),
+    ],
+)
+def test_there_are_three_ways_to_be_allowed_to_replace(
+    world: World, on_record: AdminPermission, on_prefix: AdminPermission, wanted: tuple[Value, ...], allowed: bool
+) -> None:
+    prefix = world.namespace("free", *[admin(101, "300:77/owner", on_prefix)] * bool(on_prefix))
+    name = world.record(prefix, URL, EMAIL, permissions=on_record)
+    own = (admin(100, "300:77/owner", on_record),)
+    request = Create(handle(name), (*wanted, *own), overwrite=True)
+    if allowed:
+        world.done(request, OWNER)
+        assert world.stored(name) == tuple(sorted((*wanted, *own), key=lambda value: value.index))
+    else:
+        world.refused(request, OWNER, RC.INVALID_ADMIN)
+
+
+def test_a_replacement_without_a_difference_is_for_everybody_who_is_known(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL)
+    request = Create(handle(name), (admin(100, "300:77/owner"), URL.with_timestamp(12)), overwrite=True)
+    answer = world.unchanged(request, STRANGER)
+    assert (answer.overwritten, answer.seq) == (True, world.seen(name).seq)
+    world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
+
+
+# Add
+
+
+def test_add_keeps_what_is_there_and_sorts_by_index(world: World, prefix: str) -> None:
+    name = world.record(prefix, EMAIL)
+    changed = world.done(Add(handle(name), (OPEN, URL)), OWNER)
+    assert not changed.overwritten
+    assert [value.index for value in world.timed(name)] == [1, 4, 7, 100]
+
+
+@pytest.mark.parametrize(
+    ("value", "needed"), [(URL, P.ADD_VALUE), (admin(7, "1:77/x"), P.ADD_ADMIN), (replace(URL, type="hs_admin.x"), 0)]
+)
+def test_adding_needs_the_permission_for_the_kind_of_value(
+    world: World, prefix: str, value: Value, needed: AdminPermission
+) -> None:
+    needed = needed or P.ADD_ADMIN
+    able = world.record(prefix, permissions=needed)
+    unable = world.record(prefix, permissions=ALL_PERMISSIONS & ~needed)
+    world.refused(Add(handle(unable), (value,)), OWNER, RC.INVALID_ADMIN)
+    world.done(Add(handle(able), (value,)), OWNER)
+
+
+def test_adding_over_values_replaces_them_and_no_others(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, EMAIL, LOCKED)
+    new = replace(LOCKED, data=b"ADMIN_WRITE is not asked here"), replace(URL, data=b"new")
+    changed = world.done(Add(handle(name), new, overwrite=True), OWNER)
+    assert changed.overwritten
+    assert world.stored(name) == (new[1], new[0], EMAIL, admin(100, "300:77/owner"))
+    assert not world.done(Add(handle(name), (OPEN,), overwrite=True), OWNER).overwritten
+
+
+def test_adding_over_values_needs_what_modifying_them_needs(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, EMAIL, OPEN, permissions=P.ADD_VALUE)
+    changed = replace(URL, data=b"new")
+    world.refused(Add(handle(name), (changed,), overwrite=True), OWNER, RC.INVALID_ADMIN)
+    answer = world.done(Add(handle(name), (URL, LOCKED), overwrite=True), OWNER)
+    assert answer.overwritten
+    assert world.unchanged(Add(handle(name), (URL, LOCKED), overwrite=True), STRANGER).overwritten
+    world.refused(Add(handle(name), (URL,), overwrite=True), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.done(Add(handle(name), (replace(OPEN, data=b"new"),), overwrite=True), STRANGER)
+    becomes_admin = replace(admin(7, "1:77/x"), permissions=OPEN.permissions)
+    world.refused(Add(handle(name), (becomes_admin,), overwrite=True), STRANGER, RC.INVALID_ADMIN)
+
+
+# Remove
+
+
+def test_remove_takes_values_whatever_their_own_permissions(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, LOCKED, HIDDEN)
+    world.done(Remove(handle(name), (2, 6, 2)), OWNER)
+    assert world.stored(name) == (URL, admin(100, "300:77/owner"))
+
+
+def test_removing_the_last_value_leaves_a_record_without_values(world: World, prefix: str) -> None:
+    name = world.record(prefix)
+    world.done(Remove(handle(name), (100,)), OWNER)
+    world.unseen(name, RC.VALUES_NOT_FOUND)
+    world.refused(Remove(handle(name), (100,)), OWNER, RC.VALUES_NOT_FOUND)
+    world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_removing_needs_the_permission_for_the_kind_of_value(world: World, prefix: str) -> None:
+    values = world.record(prefix, URL, permissions=P.REMOVE_VALUE)
+    admins = world.record(prefix, URL, permissions=P.REMOVE_ADMIN)
+    world.refused(Remove(handle(values), (1, 100)), OWNER, RC.INVALID_ADMIN)
+    world.refused(Remove(handle(admins), (1,)), OWNER, RC.INVALID_ADMIN)
+    world.done(Remove(handle(values), (1,)), OWNER)
+    world.done(Remove(handle(admins), (100,)), OWNER)
+
+
+# Modify
+
+
+def test_modify_replaces_everything_but_the_index(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, EMAIL)
+    world.machine.run(SECOND)
+    new = Value(1, "DESC", b"new", ttl=7, permissions=Permission(0x0F), references=(ValueRef(2, "1/2"),), timestamp=5)
+    changed = world.done(Modify(handle(name), (new,)), OWNER)
+    assert not changed.overwritten
+    assert world.timed(name)[0] == new.with_timestamp(world.now)
+    assert world.timed(name)[1].timestamp == world.now - 1
+
+
+def test_of_several_values_to_modify_the_first_bad_one_is_told(world: World, prefix: str) -> None:
+    """§16.6: for each value in order, so an unreadable second value does not hide what is wrong with the first."""
+    name = world.record(prefix, URL, LOCKED)
+    missing, locked = Value.text(55, "URL", "x"), replace(LOCKED, data=b"x")
+    plain = replace(URL, data=b"x")
+    world.refused(Modify(handle(name), (missing, locked)), OWNER, RC.VALUES_NOT_FOUND)
+    world.refused(Modify(handle(name), (locked, missing)), OWNER, RC.INSUFFICIENT_PERMISSIONS)
+    world.refused(Modify(handle(name), (plain, missing)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Modify(handle(name), (plain, missing)), STRANGER, RC.VALUES_NOT_FOUND)
+    world.refused(Modify(handle(name), (missing, plain)), NOBODY, RC.VALUES_NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "needed"),
+    [
+        (URL, replace(URL, data=b"x"), P.MODIFY_VALUE),
+        (admin(9, "1:77/x"), admin(9, "1:77/y"), P.MODIFY_ADMIN),
+        (admin(9, "1:77/x"), replace(URL, index=9), P.REMOVE_ADMIN | P.MODIFY_VALUE),
+        (URL, admin(1, "1:77/x"), P.MODIFY_VALUE | P.ADD_ADMIN),
+    ],
+)
+def test_modifying_needs_the_permission_for_what_becomes_of_what(
+    world: World, prefix: str, old: Value, new: Value, needed: AdminPermission
+) -> None:
+    able = world.record(prefix, old, permissions=needed)
+    for bit in AdminPermission:
+        if bit in needed:
+            unable = world.record(prefix, old, permissions=ALL_PERMISSIONS & ~bit)
+            world.refused(Modify(handle(unable), (new,)), OWNER, RC.INVALID_ADMIN)
+    world.done(Modify(handle(able), (new,)), OWNER)
+
+
+def test_everybody_may_modify_a_value_that_everybody_may_write(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, OPEN)
+    new = replace(OPEN, data=b"hello", permissions=Permission(0x0F))
+    world.done(Modify(handle(name), (new,)), NOBODY)
+    world.done(Modify(handle(name), (replace(new, data=b"me too"),)), STRANGER)
+    assert world.stored(name)[1].data == b"me too"
+    with world.registry.ledger.reading() as reading:
+        actors = [entry.who for entry in reading.history(record_key(name))]
+    assert ("native", "anonymous") in actors
+
+
+def test_nobody_becomes_an_administrator_through_a_value_that_everybody_may_write(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, OPEN, replace(admin(8, "1:77/x"), permissions=Permission(0x0F)))
+    crown = replace(admin(7, "300:77/stranger"), permissions=Permission(0x0F))
+    world.refused(Modify(handle(name), (crown,)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Modify(handle(name), (crown,)), STRANGER, RC.INVALID_ADMIN)
+    world.refused(Modify(handle(name), (replace(OPEN, index=8),)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Modify(handle(name), (replace(OPEN, index=8),)), STRANGER, RC.INVALID_ADMIN)
+    mixed = (replace(OPEN, data=b"x"), replace(URL, data=b"x"))
+    world.refused(Modify(handle(name), mixed), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Modify(handle(name), mixed), STRANGER, RC.INVALID_ADMIN)
+
+
+def test_a_value_that_everybody_but_no_administrator_may_write_is_read_only(world: World, prefix: str) -> None:
+    odd = replace(OPEN, permissions=Permission.PUBLIC_WRITE | Permission.PUBLIC_READ)
+    name = world.record(prefix, odd)
+    for who in (NOBODY, STRANGER, OWNER, OPERATOR):
+        world.refused(Modify(handle(name), (replace(odd, data=b"x"),)), who, RC.INSUFFICIENT_PERMISSIONS)
+
+
+# Nothing to do
+
+
+def test_what_is_already_so_leaves_no_entry(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, OPEN)
+    latest = world.seen(name).seq
+    assert world.unchanged(Modify(handle(name), (URL.with_timestamp(9),)), OWNER).seq == latest
+    assert world.unchanged(Modify(handle(name), (OPEN,)), NOBODY).seq == latest
+    assert world.unchanged(Add(handle(name), (URL,), overwrite=True), OWNER).seq == latest
+    whole = (URL, OPEN, admin(100, "300:77/owner"))
+    assert world.unchanged(Create(handle(name), whole, overwrite=True), OWNER).seq == latest
+    world.refused(Modify(handle(name), (URL,)), STRANGER, RC.INVALID_ADMIN)
+
+
+def test_a_policy_that_is_already_so_leaves_no_entry(world: World, prefix: str) -> None:
+    world.unchanged(SetPolicy(prefix, PROFILES["free"]))
+
+
+# Delete
+
+
+def test_a_deleted_name_is_not_found_and_not_free(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL)
+    before = world.size
+    changed = world.done(Delete(handle(name)), OWNER)
+    assert (changed.seq, changed.handle) == (before + 1, handle(name))
+    world.unseen(name, RC.HANDLE_NOT_FOUND)
+    world.refused(Delete(handle(name)), OWNER, RC.HANDLE_NOT_FOUND)
+    world.refused(Add(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
+    world.refused(Modify(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
+    world.refused(Remove(handle(name), (1,)), OWNER, RC.HANDLE_NOT_FOUND)
+    for who in (administrator(prefix), OWNER, STRANGER, OPERATOR):
+        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_a_deleted_name_comes_back_only_if_an_administrator_says_so(world: World, prefix: str) -> None:
+    """Issue 5, point 5. To overwrite is not to say so: it is what every HTTP client does that says nothing."""
+    name = world.record(prefix, URL)
+    world.done(Delete(handle(name)), OWNER)
+    world.refused(Create(handle(name), (URL,), again=True), OWNER, RC.INVALID_ADMIN)
+    world.refused(Create(handle(name), (URL,), again=True), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Create(handle(name), (URL,), overwrite=True), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+    changed = world.done(Create(handle(name), (EMAIL,), again=True), administrator(prefix))
+    assert not changed.overwritten
+    assert world.stored(name) == (EMAIL,)
+
+
+def test_the_right_to_delete_prefixes_is_not_consulted(world: World) -> None:
+    prefix = world.namespace("free", admin(101, "300:77/owner", P.DELETE_NA), admin(102, "1:77/d", P.DELETE_HANDLE))
+    world.refused(Delete(handle(f"0.NA/{prefix}")), OWNER, RC.INVALID_ADMIN)
+    world.done(Delete(handle(f"0.NA/{prefix}")), key_holder(1, "77/d"))
+
+
+def test_a_stray_can_be_deleted_though_its_prefix_is_not_homed(world: World, prefix: str) -> None:
+    """§16.3 tolerates it, so no delete is ever answered with "not responsible"."""
+    name = world.record(prefix, URL)
+    world.done(Home(f"0.NA/{prefix}", unhome=True), SERVER)
+    world.unseen(name, RC.SERVER_NOT_RESP)
+    world.refused(Delete(handle(name)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Delete(handle(name)), STRANGER, RC.INVALID_ADMIN)
+    world.done(Delete(handle(name)), OWNER)
+
+
+@pytest.mark.parametrize(
+    ("who", "code"),
+    [(NOBODY, RC.AUTHENTICATION_NEEDED), (STRANGER, RC.HANDLE_NOT_FOUND), (OPERATOR, RC.HANDLE_NOT_FOUND)],
+)
+def test_deleting_what_is_not_there_is_not_found_whosever_the_prefix(
+    world: World, who: Identity, code: ResponseCode
+) -> None:
+    world.refused(Delete(handle("99999.98/x")), who, code)
+
+
+def test_a_policy_that_keeps_names_refuses_to_delete_them_and_says_what_to_do(world: World) -> None:
+    prefix = world.namespace(STRICT)
+    name = world.record(prefix, URL)
+    refused = world.refused(Delete(handle(name)), OPERATOR, RC.INVALID_VALUE)
+    assert refused.rule == 'deletion = "tombstone"'
+    assert "perseid tombstone" in refused.advice
+
+
+# Home and unhome
+
+
+def test_homing_is_for_server_administrators_and_idempotent(world: World) -> None:
+    prefix = str(next(_numbers))
+    for unhome in (False, True):
+        request = Home(f"0.NA/{prefix}", unhome=unhome)
+        world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
+        world.refused(request, STRANGER, RC.INVALID_ADMIN)
+        if unhome:
+            world.done(request, SERVER)
+        else:
+            world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
+            world.done(request, SERVER)
+            world.unseen(f"{prefix}/x", RC.HANDLE_NOT_FOUND)
+        world.unchanged(request, SERVER)
+        world.unchanged(replace(request, name=f"0.na/{prefix}"), SERVER)
+    world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
+
+
+def test_homing_is_also_for_those_who_may_do_only_that() -> None:
+    settings = Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),), home_only_admins=(ValueRef(300, "77/owner"),))
+    with registry_in_memory(rules=Rules(settings)) as registry:
+        world = World(registry, Machine())
+        world.done(Home("0.NA/55"), OWNER)
+        world.refused(SetPolicy("55", PROFILES["free"]), OWNER, RC.INVALID_ADMIN)
+        world.done(Home("0.NA/55", unhome=True), OWNER)
+
+
+@pytest.mark.parametrize("name", ["20/x", "0.NA/20/x", "0.NA/20/", "0.NA/", "", ".", "a..b", "0.NA/0.NA/20/x", "20 "])
+@pytest.mark.parametrize("unhome", [False, True])
+def test_only_prefixes_are_homed(world: World, name: str, unhome: bool) -> None:
+    for who in (NOBODY, STRANGER, SERVER):
+        world.refused(Home(name, unhome), who, RC.INVALID_HANDLE, "Handle is not a prefix handle")
+
+
+def test_homing_touches_neither_the_prefix_handle_nor_the_handles(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL)
+    world.done(Home(f"0.NA/{prefix}", unhome=True))
+    assert world.stored(name)[0] == URL
+    assert world.seen(f"0.NA/{prefix}").values
+    world.refused(Add(handle(name), (EMAIL,)), OWNER, RC.SERVER_NOT_RESP)
+    world.done(Home(f"0.NA/{prefix}"))
+    assert world.seen(name).values[0].data == URL.data
+    world.refused(Create(handle(name), (URL,)), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_a_prefix_without_a_slash_means_its_prefix_handle(world: World) -> None:
+    """§10 and §16.8: HOME and UNHOME expand it, and UNHOME removes a bare entry as well."""
+    prefix = str(next(_numbers))
+    world.done(Home(prefix))
+    world.unseen(f"{prefix}/x", RC.HANDLE_NOT_FOUND)
+    world.unchanged(Home(f"0.NA/{prefix}"))
+    world.done(Home(prefix, unhome=True))
+    world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
+    world.done(Home(f"0.NA/{prefix}"))
+    world.done(Home(prefix, unhome=True))
+    world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
+
+
+def test_a_bare_entry_in_the_table_counts_and_goes_with_a_bare_unhome(world: World) -> None:
+    prefix = str(next(_numbers))
+    world.put(f"0.SITE/HOMED/{prefix}", State.NORMAL)
+    world.unseen(f"{prefix}/x", RC.HANDLE_NOT_FOUND)
+    world.done(Home(prefix, unhome=True))
+    world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
+
+
+# Resolve
+
+
+def resolved(world: World, name: str, types: tuple[str, ...] = (), indexes: tuple[int, ...] = ()) -> list[int]:
+    return [value.index for value in world.registry.resolve(Query(handle(name), types, indexes), NOBODY).values]
+
+
+def test_types_and_indexes_select_together(world: World, prefix: str) -> None:
+    values = (
+        Value.text(1, "URL", "a"),
+        Value.text(2, "url", "b"),
+        Value.text(3, "URL.us", "c"),
+        Value.text(4, "URLS", "d"),
+        Value.text(5, "EMAIL", "e"),
+    )
+    name = world.record(prefix, *reversed(values))
+    assert resolved(world, name) == [1, 2, 3, 4, 5, 100]
+    assert resolved(world, name, ("URL",)) == resolved(world, name, ("uRl",)) == [1, 2]
+    assert resolved(world, name, ("URL.",)) == [1, 2, 3]
+    assert resolved(world, name, ("EMAIL",), (4, 99)) == [4, 5]
+    assert resolved(world, name, (), (3,)) == [3]
+    for types, indexes in [(("NONE",), ()), ((), (99,)), ((), (0, -1)), ((".",), ()), (("",), ())]:
+        world.unseen(name, RC.VALUES_NOT_FOUND, types=types, indexes=indexes)
+
+
+def test_public_answers_leave_private_values_out_in_silence(world: World, prefix: str) -> None:
+    name = world.record(prefix, URL, SECRET, HIDDEN)
+    for who in (NOBODY, Anonymous(session=True), STRANGER, OWNER, in_session(OWNER), OPERATOR):
+        assert [value.index for value in world.seen(name, who).values] == [1, 100]
+        world.unseen(name, RC.VALUES_NOT_FOUND, who, indexes=(5, 6))
+
+
+@pytest.mark.parametrize(
+    ("who", "selected", "expected"),
+    [
+        # outside a session: whoever asks gets public values; the first private one decides
+        (NOBODY, (1,), (1,)),
+        (STRANGER, (1, 100), (1, 100)),
+        (NOBODY, (1, 5), RC.AUTHENTICATION_NEEDED),
+        (STRANGER, (1, 5), RC.INVALID_ADMIN),
+        (OWNER, (1, 5), (1, 5)),
+        (OWNER, (), (1, 5, 100)),
+        (NOBODY, (6,), RC.INSUFFICIENT_PERMISSIONS),
+        (OWNER, (6,), RC.INSUFFICIENT_PERMISSIONS),
+        (OWNER, (5, 6), (5,)),
+        (OWNER, (77,), RC.VALUES_NOT_FOUND),
+        # inside: identity and permission always
+        (Anonymous(session=True), (1,), RC.AUTHENTICATION_NEEDED),
+        (in_session(STRANGER), (1,), RC.INVALID_ADMIN),
+        (in_session(OWNER), (1,), (1,)),
+        (in_session(OWNER), (1, 5, 6), (1, 5)),
+        (in_session(OWNER), (6,), RC.VALUES_NOT_FOUND),
+        (Anonymous(session=True), (77,), RC.VALUES_NOT_FOUND),
+    ],
+)
+def test_private_values_are_read_by_those_who_may(
+    world: World, prefix: str, who: Identity, selected: tuple[int, ...], expected: tuple[int, ...] | ResponseCode
+) -> None:
+    """§12.2; values that no administrator may read are left out of an answer to one (§22.3)."""
+    name = world.record(prefix, URL, SECRET, HIDDEN)
+    query = Query(handle(name), indexes=selected, public_only=False)
+    if isinstance(expected, ResponseCode):
+        world.unseen(name, expected, who, public_only=False, indexes=selected)
+        return
+    assert tuple(value.index for value in world.registry.resolve(query, who).values) == expected
+
+
+def test_reading_private_values_needs_the_permission_to_read(world: World, prefix: str) -> None:
+    able = world.record(prefix, SECRET, permissions=P.READ_VALUE)
+    unable = world.record(prefix, SECRET, permissions=ALL_PERMISSIONS & ~P.READ_VALUE)
+    assert len(world.seen(able, OWNER, public_only=False).values) == 2
+    world.unseen(unable, RC.INVALID_ADMIN, OWNER, public_only=False)
+
+
+def test_an_identity_with_index_0_counts_only_inside_a_session(world: World, prefix: str) -> None:
+    name = world.record(prefix, SECRET)
+    outside = KeyHolder(ValueRef(0, "77/owner"), Proof.PUBLIC_KEY, verified_index=300)
+    world.unseen(name, RC.INVALID_ADMIN, outside, public_only=False)
+    world.refused(Add(handle(name), (URL,)), outside, RC.INVALID_ADMIN)
+    world.done(Add(handle(name), (URL,)), in_session(outside))
+
+
+def test_what_is_not_here_is_told_from_what_does_not_exist(world: World, prefix: str) -> None:
+    refused = world.unseen("99999.97/x", RC.SERVER_NOT_RESP)
+    assert refused.reason == "That prefix doesn't live here"
+    world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND)
+    world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND, in_session(OWNER), public_only=False)
+
+
+# Prefix referrals and markers (§12.1)
+
+
+def requests_about(name: str) -> list[Operation[object]]:
+    """Every operation on a name, with everything else wrong that can be."""
+    bad = (Value.text(0, "URL", ""), Value.text(0, "URL", ""))
+    return [
+        Create(handle(name), bad),
+        Create(handle(name), bad, overwrite=True),
+        Add(handle(name), ()),
+        Add(handle(name), bad, overwrite=True),
+        Remove(handle(name), (7,)),
+        Modify(handle(name), bad),
+        Delete(handle(name)),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["HS_SITE.PREFIX", "HS_NA_DELEGATE", "HS_SERV.PREFIX"])
+def test_a_derived_prefix_that_is_elsewhere_is_referred_before_anything_else(world: World, kind: str) -> None:
+    site = replace(ELSEWHERE, type=kind)
+    prefix = world.namespace("free", site, replace(site, index=2, permissions=Permission.ADMIN_READ), URL_AT_3)
+    for name in (f"0.NA/{prefix}.1", f"0.na/{prefix}.1.2.3"):
+        for who in (NOBODY, STRANGER, OPERATOR):
+            for request in requests_about(name):
+                refused = world.refused(request, who, RC.PREFIX_REFERRAL)
+                assert isinstance(refused, Referred)
+                assert [value.with_timestamp(0) for value in refused.values] == [site]
+            assert isinstance(world.unseen(name, RC.PREFIX_REFERRAL, who), Referred)
+        world.unseen(name, RC.HANDLE_NOT_FOUND, refer=False)
+    world.unseen(f"{prefix}/x.y", RC.HANDLE_NOT_FOUND)
+    assert world.seen(f"0.NA/{prefix}").values
+
+
+URL_AT_3 = replace(URL, index=3)
+
+
+def test_the_nearest_ancestor_that_says_so_refers(world: World) -> None:
+    prefix = world.namespace("free", ELSEWHERE)
+    nearer = replace(ELSEWHERE, data=b"nearer")
+    add_namespace(world.registry, f"{prefix}.1", "free", nearer)
+    add_namespace(world.registry, f"{prefix}.1.2", "free", URL)
+    for name, expected in [(f"0.NA/{prefix}.1.2.3", nearer), (f"0.NA/{prefix}.5", ELSEWHERE)]:
+        refused = world.unseen(name, RC.PREFIX_REFERRAL)
+        assert isinstance(refused, Referred)
+        assert [value.with_timestamp(0) for value in refused.values] == [expected]
+    assert world.seen(f"0.NA/{prefix}.1.2").values[0].data == URL.data
+
+
+@pytest.mark.parametrize(
+    "site", [replace(ELSEWHERE, permissions=Permission.ADMIN_READ), replace(ELSEWHERE, type="hs_site.prefix"), URL]
+)
+def test_only_public_values_of_these_exact_types_refer(world: World, site: Value) -> None:
+    prefix = world.namespace("free", site)
+    world.unseen(f"0.NA/{prefix}.1", RC.HANDLE_NOT_FOUND)
+    world.done(Create(handle(f"0.NA/{prefix}.1"), (URL,)))
+
+
+def test_an_unpublished_prefix_handle_refers_nobody(world: World) -> None:
+    prefix = world.namespace("free", ELSEWHERE)
+    world.put(f"0.NA/{prefix}", State.UNPUBLISHED, ELSEWHERE)
+    world.unseen(f"0.NA/{prefix}.1", RC.HANDLE_NOT_FOUND)
+
+
+def test_a_marker_homes_the_derived_prefixes_below_and_nothing_else(own_world: World) -> None:
+    world = own_world
+    world.done(Home("0.NA/0.NA", unhome=True))
+    world.unseen("0.NA/20.5.1", RC.SERVER_NOT_RESP)
+    world.done(Home("0.NA/0.NA/20.5"))
+    for name in ("0.NA/20.5.1", "0.na/20.5.1.2"):
+        world.unseen(name, RC.HANDLE_NOT_FOUND)
+    for name in ("0.NA/20.5", "0.NA/20", "0.NA/20.55", "0.NA/20.6.1", "0.NA/0.NA", "20.5/x", "20.5.1/x"):
+        world.unseen(name, RC.SERVER_NOT_RESP)
+        world.refused(Create(handle(name), (URL,)), OPERATOR, RC.SERVER_NOT_RESP)
+    world.done(Create(handle("0.NA/20.5.1"), (URL,)))
+    assert world.seen("0.NA/20.5.1").values
+    world.done(Home("0.NA/0.NA/20.5", unhome=True))
+    world.unseen("0.NA/20.5.1", RC.SERVER_NOT_RESP)
+
+
+def test_without_the_root_prefix_handles_are_elsewhere(own_world: World) -> None:
+    world = own_world
+    world.done(Home("0.NA/0.NA", unhome=True))
+    made = world.done(AddNamespace("20.7", PROFILES["free"], (admin(100, "300:77/owner"),)))
+    assert made.prefix == "20.7"
+    world.unseen("0.NA/20.7", RC.SERVER_NOT_RESP)
+    world.unseen("20.7/x", RC.HANDLE_NOT_FOUND)
+    world.refused(Create(handle("20.7/x"), (URL,)), OWNER, RC.INVALID_ADMIN)
+    world.done(Create(handle("20.7/x"), (URL,)), OPERATOR)
+
+
+# The installation's own records
+
+
+@pytest.mark.parametrize(
+    "name", ["0.SITE/POLICY/{}", "0.site/policy/{}", "0.SITE/HOMED/0.NA/{}", "0.SITE/LEDGER", "0.SITE/x", "0.Site/y"]
+)
+def test_no_operation_reaches_the_installation_s_own_records(world: World, prefix: str, name: str) -> None:
+    own = name.format(prefix)
+    requests: list[Operation[object]] = [
+        *requests_about(own),
+        Create(handle(own), (URL,)),
+        Create(handle(own), (URL,), overwrite=True),
+        Add(handle(own), (URL,)),
+        Modify(handle(own), (URL,)),
+        Remove(handle(own), (1,)),
+    ]
+    for who in (NOBODY, STRANGER, SERVER, OPERATOR):
+        for request in requests:
+            world.refused(request, who, RC.SERVER_NOT_RESP)
+        for public_only in (True, False):
+            world.unseen(own, RC.SERVER_NOT_RESP, who, public_only=public_only)
+    assert world.registry.ledger.find(own.encode()) is None
+
+
+@pytest.mark.parametrize("name", ["0.SITE", "0.site", "0.NA/0.SITE", "0.na/0.Site", "0.NA/0.NA/0.SITE"])
+def test_the_installation_s_own_prefix_is_not_homed(world: World, name: str) -> None:
+    world.refused(Home(name), OPERATOR, RC.INVALID_HANDLE)
+    world.refused(Home(name, unhome=True), OPERATOR, RC.INVALID_HANDLE)
+
+
+@pytest.mark.parametrize("name", ["0.SITE", "0.site", "0.NA", "0.na"])
+def test_the_system_s_prefixes_are_no_namespaces(world: World, name: str) -> None:
+    world.refused(AddNamespace(name, PROFILES["free"]), OPERATOR, RC.INVALID_HANDLE)
+    world.refused(SetPolicy(name, PROFILES["free"]), OPERATOR, RC.INVALID_HANDLE)
+
+
+def test_nobody_gets_rights_through_a_record_of_the_installation(world: World, prefix: str) -> None:
+    group = Value(200, "HS_VLIST", ValueList((ValueRef(300, "77/stranger"),)).to_bytes())
+    world.put("0.SITE/GROUP", State.NORMAL, group)
+    name = handle(f"{prefix}/x")
+    world.done(Create(name, (URL, admin(100, "200:0.SITE/GROUP"))))
+    world.refused(Delete(name), STRANGER, RC.INVALID_ADMIN)
+
+
+# The life of a name
+
+
+STATES = [State.RESERVED, State.UNPUBLISHED, State.TOMBSTONE, State.ABSENT]
+
+
+def in_state(world: World, prefix: str, state: State, *values: Value) -> str:
+    name = f"{prefix}/{next(_numbers)}"
+    held = () if state is State.ABSENT else (*(values or (URL,)), admin(100, "300:77/owner"))
+    world.put(name, state, *held)
+    return name
+
+
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
+def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, prefix: str, state: State) -> None:
+    name = in_state(world, prefix, state)
+    never = world.unseen(f"{prefix}/never", RC.HANDLE_NOT_FOUND)
+    for who in (NOBODY, Anonymous(session=True), STRANGER, in_session(STRANGER), administrator(prefix)):
+        for public_only in (True, False):
+            refused = world.unseen(name, RC.HANDLE_NOT_FOUND, who, public_only=public_only)
+            assert str(refused) == str(never).replace(f"{prefix}/never", name)
+    for request in (Add(handle(name), (EMAIL,)), Remove(handle(name), (1,)), Delete(handle(name))):
+        world.refused(request, STRANGER, RC.HANDLE_NOT_FOUND)
+        world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
+    for who in (NOBODY, STRANGER):
+        world.refused(Modify(handle(name), (URL,)), who, RC.HANDLE_NOT_FOUND)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_foreign_create_is_told_that_the_name_exists(world: World, prefix: str, state: State) -> None:
+    """Also somebody who may create every other name under the prefix."""
+    name = in_state(world, prefix, state)
+    for who in (STRANGER, administrator(prefix)):
+        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    world.refused(Create(handle(name), (), overwrite=False), STRANGER, RC.HANDLE_ALREADY_EXISTS)
+    assert world.state(name) is state
+
+
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
+def test_administrators_see_and_change_what_is_not_public(world: World, prefix: str, state: State) -> None:
+    name = in_state(world, prefix, state)
+    world.unseen(name, RC.HANDLE_NOT_FOUND, OWNER)
+    for who in (OWNER, in_session(OWNER), OPERATOR):
+        found = world.seen(name, who, public_only=False)
+        assert (found.state, len(found.values)) == (state, 2)
+    world.done(Add(handle(name), (EMAIL,)), OWNER)
+    world.done(Modify(handle(name), (replace(EMAIL, data=b"x"),)), OWNER)
+    world.done(Remove(handle(name), (4,)), OWNER)
+    assert world.state(name) is state
+    world.unseen(name, RC.HANDLE_NOT_FOUND)
+    world.done(Delete(handle(name)), OWNER)
+    assert world.state(name) is State.ABSENT
+
+
+def test_s1_a_reserved_name_is_registered_by_whom_it_was_reserved_for(world: World, prefix: str) -> None:
+    owner = admin(100, "300:77/owner")
+    name = f"{prefix}/{next(_numbers)}"
+    world.put(name, State.RESERVED, owner)
+    world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    changed = world.done(Create(handle(name), (URL, Value.text(100, "DESC", "takes the place"))), OWNER)
+    assert not changed.overwritten
+    assert world.seen(name).state is State.NORMAL
+    assert world.stored(name) == (URL, Value.text(100, "DESC", "takes the place"), replace(owner, index=101))
+    world.refused(Create(handle(name), (URL,)), OWNER, RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_s1_a_name_that_was_reserved_for_nobody_is_registered_by_the_server_s_administrator(
+    world: World, prefix: str
+) -> None:
+    name = f"{prefix}/{next(_numbers)}"
+    world.put(name, State.RESERVED)
+    world.refused(Create(handle(name), ()), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+    world.done(Create(handle(name), ()), OPERATOR)
+    assert world.state(name) is State.NORMAL
+
+
+def test_s1_what_a_reserved_name_is_registered_with_can_bring_its_own_administrators(world: World, prefix: str) -> None:
+    name = f"{prefix}/{next(_numbers)}"
+    world.put(name, State.RESERVED, admin(100, "300:77/owner"))
+    own = admin(100, "300:77/another")
+    world.done(Create(handle(name), (URL, own)), OWNER)
+    assert world.stored(name) == (URL, own)
+
+
+def test_s1_a_reserved_name_is_registered_by_the_rules_of_its_namespace(world: World) -> None:
+    prefix = world.namespace(STRICT)
+    name = f"{prefix}/{next(_numbers)}"
+    world.put(name, State.RESERVED, admin(100, "300:77/owner"))
+    world.refused(Create(handle(name), (Value.text(0, "URL", ""),)), OWNER, RC.INVALID_VALUE)
+    world.refused(Create(handle(name), (LOCKED,)), OWNER, RC.INVALID_VALUE)
+    world.done(Create(handle(name), (URL,)), OWNER)
+
+
+def test_s1_creation_is_when_a_reserved_name_gets_its_thing(world: World) -> None:
+    prefix = pilin_namespace(world)
+    name = f"{prefix}/{PILIN_NAMES[1]}"
+    world.put(name, State.RESERVED, admin(100, "300:77/owner"))
+    world.machine.run(100 * SECOND)
+    world.done(Create(handle(name), (URL,)), OWNER)
+    assert facts_of(world, name) == (to_iso(world.now), f"{prefix}/{PILIN_NAMES[0]}")
+
+
+def test_s2_an_unpublished_record_stays_unpublished_when_it_is_replaced(world: World, prefix: str) -> None:
+    name = in_state(world, prefix, State.UNPUBLISHED)
+    world.done(Create(handle(name), (EMAIL, admin(100, "300:77/owner")), overwrite=True), OWNER)
+    assert world.state(name) is State.UNPUBLISHED
+    with pytest.raises(Refused):
+        world.registry.do(Create(handle(name), (URL,), overwrite=True), STRANGER, "native")
+    world.unseen(name, RC.HANDLE_NOT_FOUND)
+
+
+def test_s8_a_tombstone_answers_and_its_name_is_never_used_again(world: World, prefix: str) -> None:
+    reason = Value.text(1, "TOMBSTONE.REASON", "burnt")
+    name = in_state(world, prefix, State.TOMBSTONE, reason)
+    found = world.seen(name)
+    assert (found.state, found.values[0].data) == (State.TOMBSTONE, b"burnt")
+    for who in (OWNER, OPERATOR):
+        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    world.refused(Add(handle(name), (EMAIL,)), STRANGER, RC.INVALID_ADMIN)
+    world.done(Modify(handle(name), (replace(reason, data=b"burnt in 1999"),)), OWNER)
+    assert world.seen(name).state is State.TOMBSTONE
+
+
+def test_s8_a_tombstone_needs_not_have_what_the_policy_requires_of_others(world: World) -> None:
+    prefix = world.namespace(STRICT)
+    reason = Value.text(1, "TOMBSTONE.REASON", "burnt")
+    name = in_state(world, prefix, State.TOMBSTONE, reason)
+    world.done(Modify(handle(name), (replace(reason, data=b"burnt in 1999"),)), OWNER)
+    world.refused(Add(handle(name), (EMAIL,)), OWNER, RC.INVALID_VALUE)
+
+
+# Small and capital letters (H5)
+
+
+def test_h5_where_letters_are_one_the_registered_spelling_is_kept_and_the_asked_one_echoed(world: World) -> None:
+    add_namespace(world.registry, "Lib.Free", "free")
+    world.done(Create(handle("Lib.Free/Straße-Abc"), (URL,)))
+    for asked in ("Lib.Free/Straße-Abc", "lib.free/sTRAßE-ABC"):
+        found = world.seen(asked)
+        assert (found.handle, found.registered) == (handle(asked), handle("Lib.Free/Straße-Abc"))
+        world.refused(Create(handle(asked), ()), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+    world.done(Modify(handle("LIB.FREE/straße-abc"), (replace(URL, data=b"x"),)))
+    replaced = world.done(Create(handle("LIB.FREE/STRAßE-ABC"), (EMAIL,), overwrite=True))
+    assert (replaced.handle, replaced.overwritten) == (handle("Lib.Free/Straße-Abc"), True)
+    assert world.seen("lib.free/straße-abc").registered == handle("Lib.Free/Straße-Abc")
+    for other in ("Lib.Free/STRASSE-Abc", "Lib.Free/Stra\u1e9ee-Abc"):
+        world.unseen(other, RC.HANDLE_NOT_FOUND)
+        world.done(Create(handle(other), (URL,)))
+    world.done(Delete(handle("lib.free/STRAßE-abc")))
+    world.refused(Create(handle("lib.free/straße-abc"), (URL,)), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_h5_where_letters_are_told_apart_only_the_prefix_folds(world: World) -> None:
+    add_namespace(world.registry, "Lib.Exact", "exact")
+    world.done(Create(handle("Lib.Exact/Abc"), (URL,)))
+    world.unseen("Lib.Exact/abc", RC.HANDLE_NOT_FOUND)
+    world.done(Create(handle("Lib.Exact/abc"), (EMAIL,)))
+    world.refused(Create(handle("lib.exact/Abc"), (EMAIL,)), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+    found = world.seen("LIB.EXACT/Abc")
+    assert (str(found.handle), str(found.registered)) == ("LIB.EXACT/Abc", "Lib.Exact/Abc")
+    assert found.values[0].type == "URL"
+    assert world.seen("lib.exact/abc").values[0].type == "EMAIL"
+    world.done(Delete(handle("lib.exact/abc")))
+    assert world.seen("Lib.Exact/Abc").values[0].type == "URL"
+    world.done(Create(handle("Lib.Exact/ABC"), (URL,)))
+
+
+def test_h5_administrators_of_a_record_count_in_each_spelling_of_its_own(world: World) -> None:
+    add_namespace(world.registry, "Lib.Owned", "exact")
+    world.done(Create(handle("Lib.Owned/a"), (URL, admin(100, "300:77/owner"))))
+    world.done(Create(handle("Lib.Owned/A"), (URL, admin(100, "300:77/another"))))
+    world.done(Add(handle("lib.owned/a"), (EMAIL,)), OWNER)
+    world.refused(Add(handle("lib.owned/A"), (EMAIL,)), OWNER, RC.INVALID_ADMIN)
+
+
+def test_h5_everything_under_the_prefix_of_prefixes_folds() -> None:
+    rules = Rules(Settings(server_admins=(SERVER.reference,)), default_policy=PROFILES["exact"])
+    with registry_in_memory(rules=rules) as registry:
+        world = World(registry, Machine())
+        world.done(Create(handle("0.NA/Lib"), (URL,)))
+        found = world.seen("0.na/lIB")
+        assert (str(found.handle), str(found.registered)) == ("0.na/lIB", "0.NA/Lib")
+        world.refused(Create(handle("0.NA/LIB"), ()), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+        world.done(Home("0.NA/Lib"))
+        world.done(Create(handle("lib/x"), (URL,)))
+        world.unseen("LIB/X", RC.HANDLE_NOT_FOUND)
+        assert world.seen("LIB/x").values
+
+
+def test_c4_a_cordra_path_is_registered_in_capitals(world: World) -> None:
+    add_namespace(world.registry, "2000.01", "cordra")
+    asked = handle(f"2000.01/{DIGITS.lower()}")
+    changed = world.done(Create(asked, (URL,)))
+    assert str(changed.handle) == f"2000.01/{DIGITS}"
+    found = world.seen(str(asked))
+    assert (found.handle, str(found.registered)) == (asked, f"2000.01/{DIGITS}")
+    world.refused(Create(handle(f"2000.01/{DIGITS}"), ()), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+    world.done(Add(asked, (EMAIL,)))
+    for bad in (DIGITS[:-1], DIGITS + "0", DIGITS[:-1] + "G", f"{DIGITS[:8]}-{DIGITS[8:]}"):
+        refused = world.refused(Create(handle(f"2000.01/{bad}"), (URL,)), OPERATOR, RC.INVALID_HANDLE)
+        assert refused.rule == 'scheme = "cordra"'
+        world.unseen(f"2000.01/{bad}", RC.HANDLE_NOT_FOUND)
+
+
+TAILS = [("?v=A/b", "v=A/b", None), ("#Part", None, "Part"), ("?Q#F?", "Q", "F?"), ("?", "", None), ("?#", "", "")]
+
+
+@pytest.mark.parametrize(("tail", "query", "fragment"), TAILS)
+def test_c5_a_look_up_with_query_or_fragment_finds_the_bare_path(
+    world: World, tail: str, query: str | None, fragment: str | None
+) -> None:
+    prefix = world.namespace("cordra")
+    path = f"{prefix}/{DIGITS}"
+    world.done(Create(handle(path), (URL,)))
+    asked = Handle.keepable(path.lower() + tail)
+    found = world.registry.resolve(Query(asked), NOBODY)
+    assert (found.handle, str(found.registered)) == (asked, path)
+    assert (found.query, found.fragment) == (query, fragment)
+    refused = world.refused(Create(Handle.keepable(f"{prefix}/{'0' * 32}{tail}"), (URL,)), OPERATOR, RC.INVALID_HANDLE)
+    assert refused.rule == 'scheme = "cordra"'
+    world.unseen(f"{prefix}/{'0' * 32}{tail}", RC.HANDLE_NOT_FOUND)
+
+
+@pytest.mark.parametrize("tail", ["?page=2", "#part"])
+def test_c5_changes_address_the_bare_path_only(world: World, tail: str) -> None:
+    """Whoever deletes page 2 does not mean the book."""
+    prefix = world.namespace(replace(PROFILES["cordra"], deletion=Deletion.ALLOWED))
+    path = f"{prefix}/{DIGITS}"
+    world.done(Create(handle(path), (URL,)))
+    asked = Handle.keepable(path + tail)
+    requests: list[Operation[object]] = [
+        Create(asked, (EMAIL,), overwrite=True),
+        Add(asked, (EMAIL,)),
+        Modify(asked, (replace(URL, data=b"x"),)),
+        Remove(asked, (1,)),
+        Delete(asked),
+    ]
+    for request in requests:
+        world.refused(request, OPERATOR, RC.INVALID_HANDLE)
+    assert world.stored(path) == (URL,)
+
+
+def test_c5_elsewhere_a_question_mark_is_a_letter_of_the_name(world: World, prefix: str) -> None:
+    world.done(Create(handle(f"{prefix}/a?b#c"), (URL,)))
+    found = world.seen(f"{prefix}/A?B#C")
+    assert (found.query, found.fragment, str(found.registered)) == (None, None, f"{prefix}/a?b#c")
+    world.unseen(f"{prefix}/a", RC.HANDLE_NOT_FOUND)
+
+
+# Namespaces and policies
+
+
+def test_making_a_namespace_homes_the_prefix_and_makes_its_handle_in_one_go(world: World) -> None:
+    prefix = str(next(_numbers))
+    request = AddNamespace(prefix, PROFILES["free"], (admin(100, "300:77/owner"), URL))
+    world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(request, STRANGER, RC.INVALID_ADMIN)
+    before = world.size
+    made = world.done(request, SERVER)
+    assert (made.prefix, made.policy, made.seq) == (prefix, PROFILES["free"], before + 1)
+    assert [value.type for value in world.seen(f"0.NA/{prefix}").values] == ["URL", "HS_ADMIN"]
+    world.done(Create(handle(f"{prefix}/x"), (URL,)), OWNER)
+    world.refused(request, SERVER, RC.HANDLE_ALREADY_EXISTS)
+    world.refused(replace(request, prefix="a b/c"), SERVER, RC.INVALID_HANDLE)
+    world.refused(request, STRANGER, RC.INVALID_ADMIN)
+
+
+def test_the_values_of_a_prefix_handle_are_checked_like_all_others(world: World) -> None:
+    request = AddNamespace(str(next(_numbers)), PROFILES["free"])
+    zero, nine = Value.text(0, "URL", ""), Value.text(9, "URL", "")
+    world.refused(replace(request, values=(zero, nine, nine)), OPERATOR, RC.INVALID_VALUE)
+    world.refused(replace(request, values=(nine, nine)), NOBODY, RC.VALUE_ALREADY_EXISTS, "Index conflict for 9")
+    world.refused(replace(request, prefix="a..b", values=(zero,)), NOBODY, RC.INVALID_HANDLE)
+
+
+def test_h6_a_derived_namespace_can_be_made_by_whoever_may_on_the_parent(world: World) -> None:
+    parent = world.namespace("free", admin(101, "300:77/owner", P.ADD_NA))
+    world.refused(AddNamespace(f"{parent}.1", PROFILES["free"]), STRANGER, RC.INVALID_ADMIN)
+    world.done(AddNamespace(f"{parent}.1", PROFILES["free"]), OWNER)
+    world.refused(AddNamespace(f"{parent}.1.1", PROFILES["free"]), OWNER, RC.INVALID_ADMIN)
+
+
+def test_c1_a_cordra_namespace_needs_a_prefix_of_digits(world: World) -> None:
+    world.refused(AddNamespace("10.x", PROFILES["cordra"]), OPERATOR, RC.INVALID_HANDLE)
+
+
+def test_c1_a_namespace_does_not_become_cordra_under_a_prefix_that_cannot(world: World) -> None:
+    world.done(AddNamespace("30.x", PROFILES["free"]))
+    policy = replace(PROFILES["cordra"], case=CaseRule.INSENSITIVE)
+    world.refused(SetPolicy("30.x", policy), OPERATOR, RC.INVALID_HANDLE)
+
+
+def test_h5_a_namespace_is_not_made_over_records_that_it_would_lose(world: World) -> None:
+    """A prefix that is homed has the default policy's case rule, and records are kept by it."""
+    prefix = str(next(_numbers))
+    world.done(Home(f"0.NA/{prefix}"))
+    world.done(Create(handle(f"{prefix}/Abc"), (URL,)))
+    world.refused(AddNamespace(prefix, PROFILES["exact"]), OPERATOR, RC.INVALID_VALUE)
+    world.done(AddNamespace(prefix, PROFILES["free"]))
+    assert world.seen(f"{prefix}/Abc").values[0].data == URL.data
+    world.refused(Create(handle(f"{prefix}/Abc"), ()), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_a6_the_types_of_a_namespace_are_found_by_its_own_case_rule(world: World) -> None:
+    prefix = str(next(_numbers))
+    policy = replace(
+        PROFILES["exact"], authority=True, creation_date_type=f"{prefix}/made", creator_type=f"{prefix}/maker"
+    )
+    world.done(AddNamespace(prefix, policy))
+    assert world.seen(f"{prefix}/made").values[0].type == "DESC"
+    assert world.seen(f"{prefix}/maker").values[0].type == "DESC"
+
+
+def test_a6_types_that_belong_elsewhere_are_named(world: World) -> None:
+    prefix = str(next(_numbers))
+    policy = Policy(authority=True, creation_date_type="88.1/MADE", creator_type=f"{prefix}/MAKER")
+    made = world.done(AddNamespace(prefix, policy))
+    assert made.types_elsewhere == ("88.1/MADE",)
+    assert world.seen(f"{prefix}/MAKER").values
+
+
+def test_a_policy_is_set_by_whoever_may_change_the_administrators_of_the_prefix(world: World) -> None:
+    prefix = world.namespace(
+        "free", admin(101, "300:77/owner", P.MODIFY_ADMIN), admin(102, "1:77/x", ALL_PERMISSIONS & ~P.MODIFY_ADMIN)
+    )
+    request = SetPolicy(prefix, replace(STRICT, purpose="tests"))
+    world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(request, key_holder(1, "77/x"), RC.INVALID_ADMIN)
+    assert world.done(request, OWNER).policy.purpose == "tests"
+    world.done(SetPolicy(prefix, STRICT), SERVER)
+    world.refused(Create(handle(f"{prefix}/x"), (EMAIL, URL)), OPERATOR, RC.INVALID_VALUE)
+
+
+def test_the_checks_of_a_new_policy_come_in_order(world: World) -> None:
+    unhomed = "99999.96"
+    sensitive = replace(PROFILES["free"], case=CaseRule.SENSITIVE)
+    world.refused(SetPolicy("a..b", sensitive), NOBODY, RC.INVALID_HANDLE)
+    world.refused(SetPolicy(unhomed, sensitive), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(SetPolicy(unhomed, sensitive), STRANGER, RC.INVALID_ADMIN)
+    world.refused(SetPolicy(unhomed, sensitive), SERVER, RC.SERVER_NOT_RESP)
+    prefix = world.namespace()
+    refused = world.refused(SetPolicy(prefix, sensitive), SERVER, RC.INVALID_VALUE)
+    assert "H5" in refused.reason
+
+
+def test_h5_the_case_rule_of_a_prefix_without_a_policy_is_fixed_as_well(world: World) -> None:
+    prefix = str(next(_numbers))
+    world.done(Home(f"0.NA/{prefix}"))
+    world.done(Create(handle(f"{prefix}/Abc"), (URL,)))
+    world.refused(SetPolicy(prefix, PROFILES["exact"]), OPERATOR, RC.INVALID_VALUE)
+    world.done(SetPolicy(prefix, STRICT))
+    assert world.seen(f"{prefix}/aBC").values
+
+
+def test_a_policy_holds_though_a_client_replaces_the_prefix_handle_whole(world: World) -> None:
+    prefix = world.namespace(STRICT)
+    world.done(Create(handle(f"0.NA/{prefix}"), (admin(100, f"300:0.NA/{prefix}"), EMAIL), overwrite=True))
+    world.refused(Create(handle(f"{prefix}/x"), (URL, EMAIL)), administrator(prefix), RC.INVALID_VALUE)
+    world.done(Create(handle(f"{prefix}/x"), (URL,)), administrator(prefix))
+    world.refused(Delete(handle(f"{prefix}/x")), OPERATOR, RC.INVALID_VALUE)
+    world.done(Delete(handle(f"0.NA/{prefix}")))
+    world.refused(Create(handle(f"{prefix}/y"), (URL, EMAIL)), OPERATOR, RC.INVALID_VALUE)
+    assert world.seen(f"{prefix}/X").values
+
+
+def test_a_new_policy_makes_nothing_unreadable(world: World, prefix: str) -> None:
+    name = world.record(prefix, EMAIL)
+    world.done(SetPolicy(prefix, replace(STRICT, scheme="uuid")))
+    assert world.seen(name).values[0].data == EMAIL.data
+    world.refused(Add(handle(name), (replace(EMAIL, index=9),)), OWNER, RC.INVALID_VALUE)
+    world.refused(Create(handle(f"{prefix}/no-uuid"), (URL,)), OPERATOR, RC.INVALID_HANDLE)
+
+
+def broken(world: World, policy: bytes = b"case = 7") -> str:
+    """A namespace whose stored policy nobody can read."""
+    prefix = world.namespace()
+    world.done(Create(handle(f"{prefix}/x"), (URL, admin(100, "300:77/owner"))))
+    world.put(policy_name(prefix), State.NORMAL, Value(1, POLICY_TYPE, policy))
+    return prefix
+
+
+@pytest.mark.parametrize("policy", [b"case = 7", b"\xff", b"future_key = true"])
+def test_a_policy_that_cannot_be_read_allows_nothing_and_breaks_nothing_else(world: World, policy: bytes) -> None:
+    prefix = broken(world, policy)
+    for request in (Create(handle(f"{prefix}/y"), (URL,)), Delete(handle(f"{prefix}/x"))):
+        refused = world.refused(request, OPERATOR, RC.ERROR)
+        assert "policy" in refused.advice
+    world.unseen(f"{prefix}/x", RC.ERROR)
+    assert world.seen(f"0.NA/{prefix}").values
+    world.record(world.namespace(), URL)
+
+
+def test_a_policy_that_cannot_be_read_can_be_set_anew(world: World) -> None:
+    """As the refusal advises."""
+    prefix = broken(world)
+    world.done(SetPolicy(prefix, PROFILES["free"]))
+    assert world.seen(f"{prefix}/X").values
+
+
+def test_a_group_in_a_namespace_whose_policy_cannot_be_read_is_no_match(world: World, prefix: str) -> None:
+    name = handle(f"{prefix}/x")
+    world.done(Create(name, (URL, admin(100, f"200:{broken(world)}/x"), admin(101, "200:77/none"))))
+    world.refused(Delete(name), STRANGER, RC.INVALID_ADMIN)
+
+
+# Authority metadata and plain clients
+
+
+def pilin_namespace(world: World, policy: Policy = PROFILES["pilin"]) -> str:
+    """A PILIN namespace with a default creator, whose record exists."""
+    prefix = str(next(_numbers))
+    creator = f"{prefix}/{PILIN_NAMES[0]}"
+    values = (admin(100, f"300:0.NA/{prefix}"),)
+    add_namespace(world.registry, prefix, replace(policy, default_creator=creator), *values)
+    world.done(Create(handle(creator), (Value.text(1, "DESC", "the first"), admin(100, "300:77/owner"))))
+    return prefix
+
+
+def facts_of(world: World, name: str) -> tuple[str, str]:
+    """What a record says of its creation and its creator."""
+    by_type = {value.type: value for value in world.seen(name).values}
+    date, creator = (by_type[f"102.100.TYPE/{fact}"] for fact in ("CREATION_DATE", "CREATOR"))
+    return date.data.decode(), creator.data.decode()
+
+
+def test_a8_a_plain_client_creates_replaces_and_changes_in_a_pilin_namespace(world: World) -> None:
+    prefix = pilin_namespace(world)
+    name, who = f"{prefix}/{PILIN_NAMES[1]}", administrator(prefix)
+    mine = (URL, admin(100, f"300:0.NA/{prefix}"))
+    world.done(Create(handle(name.lower()), mine), who)
+    assert str(world.seen(name).registered) == name
+    facts = facts_of(world, name)
+    assert facts == (to_iso(world.now), f"{prefix}/{PILIN_NAMES[0]}")
+    assert [value.index for value in world.seen(name).values] == [1, 100, 9001, 9002]
+    world.machine.run(60 * SECOND)
+    world.unchanged(Create(handle(name), mine, overwrite=True), who)
+    changed = replace(URL, data=b"https://example.org/2")
+    world.done(Create(handle(name), (changed, mine[1]), overwrite=True), who)
+    assert facts_of(world, name) == facts
+    times = {value.index: value.timestamp for value in world.seen(name).values}
+    assert {index for index, at in times.items() if at == world.now} == {1}
+    world.done(Add(handle(name), (EMAIL,)), who)
+    world.done(Remove(handle(name), (4,)), who)
+    world.done(Modify(handle(name), (URL,)), who)
+    assert facts_of(world, name) == facts
+    refused = world.refused(Delete(handle(name)), who, RC.INVALID_VALUE)
+    assert refused.rule == 'deletion = "tombstone"'
+
+
+def test_a8_a_plain_client_deletes_where_the_policy_allows_it(world: World) -> None:
+    prefix = pilin_namespace(world, replace(PROFILES["pilin"], deletion=Deletion.ALLOWED))
+    name = f"{prefix}/{PILIN_NAMES[1]}"
+    world.done(Create(handle(name), (URL, admin(100, "300:77/owner"))), administrator(prefix))
+    world.done(Delete(handle(name)), OWNER)
+    world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+
+
+def test_a8_a_plain_client_needs_no_right_over_values_it_does_not_know(world: World) -> None:
+    """Date and creator stay, so leaving them out of a whole record removes nothing."""
+    prefix = pilin_namespace(world)
+    name = f"{prefix}/{PILIN_NAMES[1]}"
+    mine = (URL, admin(100, "300:77/owner", P.MODIFY_VALUE))
+    world.done(Create(handle(name), mine))
+    world.unchanged(Create(handle(name), mine, overwrite=True), STRANGER)
+    world.done(Create(handle(name), (replace(URL, data=b"x"), mine[1]), overwrite=True), OWNER)
+
+
+def test_a8_date_and_creator_are_neither_changed_nor_removed(world: World) -> None:
+    prefix = pilin_namespace(world)
+    name = f"{prefix}/{PILIN_NAMES[1]}"
+    world.done(Create(handle(name), (URL,)))
+    date, creator = world.stored(name)[1:]
+    for fact in (date, creator):
+        world.refused(Remove(handle(name), (fact.index,)), OPERATOR, RC.INVALID_VALUE)
+        world.refused(Modify(handle(name), (replace(URL, index=fact.index),)), OPERATOR, RC.INVALID_VALUE)
+        other = replace(fact, data=b"2001-01-01T00:00:00Z" if fact is date else b"77/other")
+        world.refused(Modify(handle(name), (other,)), OPERATOR, RC.INVALID_VALUE)
+        world.refused(Create(handle(name), (URL, other), overwrite=True), OPERATOR, RC.INVALID_VALUE)
+        world.refused(Add(handle(name), (replace(other, index=50),)), OPERATOR, RC.INVALID_VALUE)
+
+
+def test_p8_other_suffixes_are_refused_and_the_first_creator_names_itself(world: World) -> None:
+    prefix = str(next(_numbers))
+    add_namespace(world.registry, prefix, "pilin")
+    for bad in ("hello", "Y35XYS0Q", "Y35XYS0QHH", "A35XYS0QH", "Y35-YS0QH"):
+        refused = world.refused(Create(handle(f"{prefix}/{bad}"), (URL,)), OPERATOR, RC.INVALID_HANDLE)
+        assert (refused.rule, bool(refused.advice)) == ('scheme = "pilin"', True)
+    first = f"{prefix}/{PILIN_NAMES[2]}"
+    refused = world.refused(Create(handle(first), (URL,)), OPERATOR, RC.INVALID_VALUE)
+    assert refused.rule == 'default_creator = ""'
+    maker = Value.text(3, "102.100.TYPE/CREATOR", f"hdl:{first.lower()}")
+    world.done(Create(handle(first), (URL, maker)))
+    assert facts_of(world, first)[1].upper() == first
+    later = Value.text(3, "102.100.TYPE/CREATOR", first)
+    world.done(Create(handle(f"{prefix}/{PILIN_NAMES[3]}"), (later,)))
+    missing = Value.text(3, "102.100.TYPE/CREATOR", f"{prefix}/{PILIN_NAMES[5]}")
+    world.refused(Create(handle(f"{prefix}/{PILIN_NAMES[4]}"), (missing,)), OPERATOR, RC.INVALID_VALUE)
+    foreign = replace(missing, data=b"102.100.pilin2/XYZZY")
+    world.done(Create(handle(f"{prefix}/{PILIN_NAMES[4]}"), (foreign,)))
+
+
+def test_a3_only_a_server_administrator_imports_dates(world: World) -> None:
+    prefix = pilin_namespace(world)
+    dated = Value.text(2, "102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z")
+    old = URL.with_timestamp(1_182_480_826)
+    names = iter(PILIN_NAMES[1:])
+    for door, who in (("native", OPERATOR), ("native", administrator(prefix)), ("import", administrator(prefix))):
+        request = Create(handle(f"{prefix}/{next(names)}"), (old, dated))
+        world.refused(request, who, RC.INVALID_VALUE, door=door)
+    name = f"{prefix}/{next(names)}"
+    world.done(Create(handle(name), (old, dated)), OPERATOR, door="import")
+    assert facts_of(world, name)[0] == "2007-06-22T02:53:46Z"
+    assert world.seen(name).values[0] == old
+
+
+def test_a3_only_a_server_administrator_imports_timestamps(world: World, prefix: str) -> None:
+    old = URL.with_timestamp(1_182_480_826)
+    world.done(Create(handle(f"{prefix}/a"), (old,)), administrator(prefix), door="import")
+    assert world.seen(f"{prefix}/a").values[0].timestamp == world.now
+    world.done(Create(handle(f"{prefix}/b"), (old,)), OPERATOR, door="import")
+    assert world.seen(f"{prefix}/b").values[0].timestamp == old.timestamp
+
+
+# What is kept of a change
+
+
+def test_an_entry_says_who_did_it_where_and_why(world: World, prefix: str) -> None:
+    name = handle(f"{prefix}/x")
+    world.registry.do(Create(name, (URL,)), administrator(prefix), "http", "because")
+    with world.registry.ledger.reading() as reading:
+        entry = reading.record(record_key(str(name)))
+    assert entry is not None
+    assert (entry.who, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
+    assert entry.action is Action.CREATE
+
+
+ACTIONS: list[tuple[Callable[[Handle], Operation[object]], Action]] = [
+    (lambda name: Add(name, (EMAIL,)), Action.UPDATE),
+    (lambda name: Modify(name, (replace(URL, data=b"x"),)), Action.UPDATE),
+    (lambda name: Remove(name, (1,)), Action.UPDATE),
+    (lambda name: Create(name, (EMAIL,), overwrite=True), Action.UPDATE),
+    (Delete, Action.DELETE),
+]
+
+
+@pytest.mark.parametrize(("make", "action"), ACTIONS)
+def test_each_change_is_one_entry_of_its_kind(
+    world: World, prefix: str, make: Callable[[Handle], Operation[object]], action: Action
+) -> None:
+    name = world.record(prefix, URL)
+    before = world.size
+    world.done(make(handle(name)), OWNER)
+    with world.registry.ledger.reading() as reading:
+        entry = reading.entry(before + 1)
+    assert (entry.action, entry.handle, world.size) == (action, name, before + 1)

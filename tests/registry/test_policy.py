@@ -1,0 +1,355 @@
+"""What a policy allows: names, values, deletion, change; each refusal names the policy's line and a way to comply."""
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import (
+    PROFILE_CASE_RULES,
+    STRICT_CLOCK,
+    CaseRule,
+    Cordra,
+    Details,
+    Handle,
+    InvalidName,
+    Pattern,
+    Pilin,
+    Source,
+    UuidText,
+    check_character,
+    pilin,
+    schemes,
+)
+from perseid.records import Value, matches
+from perseid.registry.policy import DEFAULT_OWNER_TYPE, DEFAULTS, PROFILES, Policy, Refusal, Subject
+from perseid.registry.policy_keys import Deletion, Who
+from perseid.registry.policy_text import InvalidPolicy
+from tests.names.support import attempt
+from tests.strategies import authorities, handles, hexadecimal, milliseconds, queries
+
+PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
+UUID = "5f3c1f6e-7d0f-4d8e-9a39-2b6c1d1c9f00"
+
+
+class Roman:
+    """A third party's scheme."""
+
+    name = "roman"
+
+    def __init__(self, smallest: str = "I") -> None:
+        self.smallest = smallest
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        return [self.smallest * (source.lease(1, 1) + number) for number in range(count)]
+
+    def validate(self, handle: Handle) -> None:
+        if set(handle.suffix) != {self.smallest}:
+            raise InvalidName("P8", "not Roman")
+
+    def normalise(self, handle: Handle) -> Handle:
+        raise AssertionError(f"{handle}: names of third parties are kept as they are given")
+
+    def describe(self, handle: Handle) -> Details:
+        return {"number": len(handle.suffix)}
+
+
+@pytest.fixture
+def roman(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    points = EntryPoints([EntryPoint("roman", f"{__name__}:Roman", schemes.ENTRY_POINTS)])
+    monkeypatch.setattr(schemes, "entry_points", points.select)
+    return monkeypatch
+
+
+def only(refusals: list[Refusal]) -> Refusal:
+    (refusal,) = refusals
+    return refusal
+
+
+def record(*types: str) -> list[Value]:
+    return [Value.text(index, type_, "x") for index, type_ in enumerate(types, 1)]
+
+
+# The built-in profiles
+
+
+def test_the_profiles_are_the_four_with_their_case_rules() -> None:
+    assert {name: policy.case for name, policy in PROFILES.items()} == PROFILE_CASE_RULES
+    assert all(policy.profile == name for name, policy in PROFILES.items())
+
+
+def test_the_pilin_profile_is_that_of_the_pilin_documents() -> None:
+    policy = PROFILES["pilin"]
+    assert policy.suffix_scheme() == Pilin()
+    assert policy.authority
+    assert policy.creation_date_type == "102.100.TYPE/CREATION_DATE"
+    assert policy.creator_type == "102.100.TYPE/CREATOR"
+    assert (policy.owner_type, policy.default_creator) == ("", "")
+    assert DEFAULT_OWNER_TYPE == "102.100.TYPE/OWNER"
+    assert (policy.deletion, policy.show_actors) == (Deletion.TOMBSTONE, False)
+    assert all(type_.startswith("102.100.TYPE/") for type_ in policy.types_used)
+    assert len(policy.types_used) == 9
+
+
+def test_the_cordra_profile_never_deletes_and_the_free_ones_may() -> None:
+    assert PROFILES["cordra"].suffix_scheme() == Cordra()
+    assert PROFILES["cordra"].deletion is Deletion.TOMBSTONE
+    for name in ("free", "exact"):
+        assert PROFILES[name].suffix_scheme() is None
+        assert PROFILES[name].deletion is Deletion.ALLOWED
+        assert not PROFILES[name].authority
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_gives_rights_to_administrators_only(name: str) -> None:
+    assert (PROFILES[name].who_may_mint, PROFILES[name].who_may_list) == (Who.ADMINISTRATORS, Who.ADMINISTRATORS)
+    assert not PROFILES[name].show_actors
+
+
+def test_a_policy_is_a_value_that_does_not_change() -> None:
+    policy = PROFILES["pilin"]
+    with pytest.raises(FrozenInstanceError):
+        policy.case = CaseRule.PATH  # type: ignore[misc]
+    assert policy == replace(policy) == pickle.loads(pickle.dumps(policy))
+    assert len({policy, replace(policy)}) == 1
+    with pytest.raises(InvalidPolicy, match="case"):
+        replace(policy, case=CaseRule.SENSITIVE)
+
+
+def test_the_minter_runs_as_far_ahead_as_the_policy_says() -> None:
+    assert DEFAULTS.lead == 3_600_000
+    assert Policy(max_ahead=5).lead == 5
+    assert Policy(max_ahead=5, strict_clock=True).lead == STRICT_CLOCK
+
+
+def test_an_owner_type_is_used_where_authority_is() -> None:
+    policy = replace(PROFILES["pilin"], owner_type=DEFAULT_OWNER_TYPE)
+    assert DEFAULT_OWNER_TYPE in policy.types_used
+    assert DEFAULT_OWNER_TYPE not in replace(policy, authority=False).types_used
+
+
+# Names
+
+
+@given(handles())
+def test_any_legal_name_is_free(handle: Handle) -> None:
+    for profile in ("free", "exact"):
+        assert PROFILES[profile].check_name(handle) == []
+        assert PROFILES[profile].normalise(handle) == handle
+        assert PROFILES[profile].lookup_form(handle) == (handle, None, None)
+
+
+@given(handles(), st.sampled_from(["pilin", "cordra"]))
+def test_a_name_is_refused_exactly_when_its_scheme_refuses_it(handle: Handle, profile: str) -> None:
+    policy = PROFILES[profile]
+    problem = attempt((Pilin() if profile == "pilin" else Cordra()).validate, handle)
+    assert [refusal.message for refusal in policy.check_name(handle)] == ([] if problem is None else [str(problem)])
+    if problem is not None:
+        assert policy.normalise(handle) == handle
+        assert policy.lookup_form(handle) == (handle, None, None)
+
+
+@given(milliseconds(), st.booleans())
+def test_pilin_names_are_registered_in_capitals(moment: int, small: bool) -> None:
+    suffix = pilin.encode(moment)
+    handle = Handle("102.100.pilin", suffix.lower() if small else suffix)
+    policy = PROFILES["pilin"]
+    assert policy.check_name(handle) == []
+    assert policy.normalise(handle) == Handle("102.100.pilin", suffix)
+    assert policy.lookup_form(handle) == (handle, None, None)
+    assert policy.case.key(policy.normalise(handle)) == policy.case.key(handle)
+
+
+@given(authorities(), hexadecimal(32), queries(), queries())
+def test_a_cordra_name_is_looked_up_bare_and_not_registered_otherwise(
+    authority: str, path: str, query: str | None, fragment: str | None
+) -> None:
+    tail = ("" if query is None else f"?{query}") + ("" if fragment is None else f"#{fragment}")
+    handle, bare = Handle(authority, path + tail), Handle(authority, path.upper())
+    policy = PROFILES["cordra"]
+    assert policy.lookup_form(handle) == (bare, query, fragment)
+    assert policy.normalise(handle) == Handle(authority, path.upper() + tail)
+    if not tail:
+        assert policy.check_name(handle) == []
+        return
+    refusal = only(policy.check_name(handle))
+    assert (refusal.subject, refusal.line, refusal.remedy) == (Subject.NAME, 'scheme = "cordra"', f"Register {bare}.")
+    assert "(rule C5)" in refusal.message
+
+
+def test_a_foreign_suffix_is_refused_with_place_line_and_remedy() -> None:
+    refusal = only(PROFILES["pilin"].check_name(Handle("102.100.272", "D7J1GODQH")))
+    assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "scheme", 'scheme = "pilin"')
+    assert refusal.message.startswith("at character 18: ")
+    assert refusal.message.endswith("(rule P7)")
+    assert str(refusal) == (
+        f'{refusal.message}; the policy of this namespace says: scheme = "pilin". '
+        "Let the service make the suffix (perseid mint), or give one that follows the scheme."
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "right", "wrong"),
+    [
+        (
+            Policy(scheme="pilin-check", case=CaseRule.INSENSITIVE),
+            f"D7J1G0DQH{check_character('D7J1G0DQH')}",
+            "D7J1G0DQH",
+        ),
+        (Policy(scheme="uuid"), UUID, UUID[:-1]),
+        (Policy(scheme="uuid", case=CaseRule.INSENSITIVE), UUID.upper(), PATH),
+        (Policy(scheme="pattern:TR-dddd"), "TR-0001", "TR-001"),
+        (PROFILES["cordra"], PATH, PATH[1:]),
+        (replace(PROFILES["cordra"], case=CaseRule.INSENSITIVE), PATH.lower(), f"{PATH}0"),
+    ],
+    ids=lambda policy: policy.scheme if isinstance(policy, Policy) else None,
+)
+def test_each_scheme_takes_its_own_suffixes(policy: Policy, right: str, wrong: str) -> None:
+    assert policy.check_name(Handle("10.1", right)) == []
+    refusal = only(policy.check_name(Handle("10.1", wrong)))
+    assert refusal.line == f'scheme = "{policy.scheme}"'
+
+
+@pytest.mark.parametrize(
+    ("scheme", "suffix"), [("uuid", UUID.upper()), ("uuid", UUID), ("pattern:TR-dddd", "tr-0001"), ("free", "a/B")]
+)
+def test_other_names_keep_their_spelling(scheme: str, suffix: str) -> None:
+    policy = Policy(scheme=scheme, case=CaseRule.INSENSITIVE)
+    handle = Handle("10.1", suffix)
+    assert policy.check_name(handle) == []
+    assert policy.normalise(handle) is handle
+
+
+def test_the_options_of_a_scheme_reach_it() -> None:
+    assert Policy.from_toml('profile="cordra"\nscheme_options = { version = 1 }').suffix_scheme() == Cordra(version=1)
+    assert Policy(scheme="uuid", scheme_options=(("version", 7),)).suffix_scheme() == UuidText(version=7)
+    policy = Policy(scheme="pattern:TR-dddd")
+    assert policy.suffix_scheme() == Pattern("TR-dddd")
+    assert policy.suffix_scheme() is policy.suffix_scheme()
+
+
+@pytest.mark.usefixtures("roman")
+def test_a_scheme_of_a_third_party_is_used_like_a_built_in_one() -> None:
+    policy = Policy.from_toml('scheme = "roman"\nscheme_options = { smallest = "J" }')
+    handle = Handle("10.1", "JJJ")
+    assert policy.check_name(handle) == []
+    assert policy.normalise(handle) is handle
+    assert only(policy.check_name(Handle("10.1", "III"))).message == "not Roman (rule P8)"
+
+
+def test_a_policy_whose_scheme_is_not_installed_any_more_is_read_and_registers_nothing(
+    roman: pytest.MonkeyPatch,
+) -> None:
+    text = Policy.from_toml('scheme = "roman"').to_toml()
+    roman.undo()
+    policy = Policy.from_stored(text)
+    handle = Handle("10.1", "III")
+    assert policy.lookup_form(handle) == (handle, None, None)
+    refusal = only(policy.check_name(handle))
+    assert refusal.line == 'scheme = "roman"'
+    assert "there is no scheme 'roman'" in refusal.message
+    assert refusal.remedy == "Install the package that brings the scheme, or change the policy."
+    with pytest.raises(InvalidPolicy, match="roman"):
+        policy.suffix_scheme()
+
+
+# Values
+
+
+def test_a_policy_without_demands_takes_every_record() -> None:
+    assert DEFAULTS.check_values([]) == []
+    assert DEFAULTS.check_values(record("URL", "EMAIL", "HS_SECKEY", "x")) == []
+
+
+def test_a_forbidden_type_is_refused_with_line_index_and_remedy() -> None:
+    policy = Policy(forbidden_types=("EMAIL",))
+    refusal = only(policy.check_values(record("URL", "email", "EMAIL.x")))
+    assert str(refusal) == (
+        "value 2 is of the type 'email'; the policy of this namespace says: forbidden_types = [\"EMAIL\"]. "
+        "Leave it out, or keep what it says under a type that is not forbidden."
+    )
+    assert (refusal.subject, refusal.key) == (Subject.VALUES, "forbidden_types")
+
+
+def test_values_of_one_type_are_refused_once() -> None:
+    policy = Policy(forbidden_types=("EMAIL.",))
+    refusals = policy.check_values(record(*["EMAIL"] * 3, *["EMAIL.x"] * 7))
+    assert [refusal.message for refusal in refusals] == [
+        "values 1, 2, 3 are of the type 'EMAIL'",
+        "values 4, 5, 6, 7, 8, … are of the type 'EMAIL.x'",
+    ]
+
+
+def test_only_listed_types_are_allowed_and_those_the_service_needs() -> None:
+    policy = replace(PROFILES["pilin"], allowed_types=("URL.",), required_types=("DESC",))
+    own = ["HS_ADMIN", "hs_admin.x", "DESC", *policy.types_used]
+    assert policy.check_values(record("url", "URL.us", *own)) == []
+    refusal = only(policy.check_values(record("DESC", "EMAIL")))
+    assert (refusal.key, refusal.line) == ("allowed_types", 'allowed_types = ["URL."]')
+    assert refusal.message == "value 2 is of the type 'EMAIL'"
+    assert refusal.remedy == "Leave it out, or use one of these types."
+
+
+def test_a_type_that_is_allowed_and_forbidden_is_forbidden() -> None:
+    policy = Policy(allowed_types=("URL.",), forbidden_types=("URL.x",))
+    assert only(policy.check_values(record("URL", "URL.x"))).key == "forbidden_types"
+
+
+def test_what_is_required_must_be_there_except_for_names_without_a_thing() -> None:
+    policy = Policy(required_types=("URL.", "DESC"))
+    assert policy.check_values(record("url.us", "desc")) == []
+    missing = policy.check_values(record("DESC.x"))
+    assert [refusal.message for refusal in missing] == [
+        "no value is of the type 'URL.'",
+        "no value is of the type 'DESC'",
+    ]
+    assert {refusal.line for refusal in missing} == {'required_types = ["URL.", "DESC"]'}
+    assert {refusal.remedy for refusal in missing} == {"Add such a value."}
+    assert policy.check_values(record("TOMBSTONE.REASON"), complete=False) == []
+
+
+_SOME_TYPES = st.sampled_from(["URL", "url", "URL.x", "URL.x.y", "URLX", "EMAIL", "DESC", ""])
+_SOME_QUERIES = st.lists(st.sampled_from(["URL", "URL.", "URL.x.", "email", "DESC"]), max_size=2).map(tuple)
+
+
+@given(st.lists(_SOME_TYPES, max_size=4), _SOME_QUERIES, _SOME_QUERIES, _SOME_QUERIES)
+def test_types_match_as_they_do_in_queries(
+    types: list[str], required: tuple[str, ...], allowed: tuple[str, ...], forbidden: tuple[str, ...]
+) -> None:
+    try:
+        policy = Policy(required_types=required, allowed_types=allowed, forbidden_types=forbidden)
+    except InvalidPolicy:
+        return
+    fine = (
+        not any(matches(query, type_) for query in forbidden for type_ in types)
+        and all(any(matches(query, type_) for query in (*allowed, *required)) for type_ in types if allowed)
+        and all(any(matches(query, type_) for type_ in types) for query in required)
+    )
+    assert (policy.check_values(record(*types)) == []) is fine
+
+
+# Deletion and change
+
+
+def test_where_names_are_never_deleted_the_refusal_names_the_tombstone() -> None:
+    handle = Handle("102.100.272", "D7J1G0DQH")
+    assert PROFILES["free"].check_deletion(handle) == []
+    refusal = only(PROFILES["pilin"].check_deletion(handle))
+    assert (refusal.subject, refusal.line) == (Subject.DELETION, 'deletion = "tombstone"')
+    assert "perseid tombstone '102.100.272/D7J1G0DQH' --reason TEXT" in refusal.remedy
+
+
+@pytest.mark.parametrize("old", PROFILES)
+@pytest.mark.parametrize("new", PROFILES)
+def test_a_policy_may_change_in_all_but_the_case_rule(old: str, new: str) -> None:
+    refusals = PROFILES[old].may_change_to(PROFILES[new])
+    if PROFILES[old].case is PROFILES[new].case:
+        assert refusals == []
+        return
+    refusal = only(refusals)
+    assert (refusal.subject, refusal.line) == (Subject.POLICY, f'case = "{PROFILES[old].case.value}"')
+    assert refusal.message.startswith(f'case = "{PROFILES[new].case.value}" would change')
+    assert "an operation of its own" in refusal.remedy

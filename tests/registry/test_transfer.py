@@ -1,0 +1,403 @@
+"""Handing names over, one or very many, as one operation; delegating prefixes; linking names with each other."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from perseid.ledger import Action, State
+from perseid.names import Handle
+from perseid.records import Admin, Value
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.value import ValueRef
+from perseid.registry import transfer as transferring
+from perseid.registry.facts import Held
+from perseid.registry.identity import Identity
+from perseid.registry.life import Publish, Tombstone, Unpublish
+from perseid.registry.minting import Maker, Mint, Reserve
+from perseid.registry.namespaces import AddNamespace, SetPolicy
+from perseid.registry.operations import Add, Create, Delete, Modify
+from perseid.registry.policy import PROFILES
+from perseid.registry.policy_keys import Who
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.registry.transfer import LinkMetadata, LinkVersion, Progress, Transfer, TransferAll, transfer
+from perseid.wire.codes import ResponseCode
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+ALICE, BOB = key_holder(300, "10.9/alice"), key_holder(300, "10.9/bob")
+TO_BOB = ValueRef(300, "10.9/bob")
+NAME = handle("10.1/thing")
+URL = Value.text(1, "URL", "https://example.org/")
+ADMIN = admin(100, "300:10.9/alice")
+GROUP = admin(101, "200:0.NA/10.1")
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with registry_in_memory() as made:
+        add_namespace(made, "10.1", "free", ADMIN)
+        made.do(Create(NAME, (URL, ADMIN, GROUP)), OPERATOR, "cli")
+        yield made
+
+
+def held(registry: Registry, name: Handle = NAME) -> Held:
+    with registry.facts() as facts:
+        return facts.held(name)
+
+
+def admins(registry: Registry, name: Handle = NAME) -> list[str]:
+    """The administrators of a record in their text form, which is short where they have all permissions."""
+    return [Admin.from_bytes(value.data).to_text() for value in held(registry, name).values if value.type == "HS_ADMIN"]
+
+
+def refusal(registry: Registry, operation: object, who: Identity = ALICE) -> Refused:
+    with pytest.raises(Refused) as caught:
+        registry.do(operation, who, "cli")  # type: ignore[arg-type]
+    return caught.value
+
+
+def texts(registry: Registry, name: Handle, type_: str) -> list[str]:
+    return [value.data.decode() for value in held(registry, name).values if value.type == type_]
+
+
+# One record
+
+
+def test_s9_a_record_gets_a_new_owner_and_the_old_ones_lose_their_rights(registry: Registry) -> None:
+    registry.do(Transfer(NAME, TO_BOB), ALICE, "cli")
+    found = held(registry)
+    assert [(value.index, value.type) for value in found.values] == [(1, "URL"), (100, "HS_ADMIN")]
+    assert Admin.from_bytes(found.values[1].data) == Admin(TO_BOB, ALL_PERMISSIONS)
+    change = Modify(NAME, (replace(URL, data=b"https://example.org/new"),))
+    assert refusal(registry, change).code is ResponseCode.INVALID_ADMIN
+    registry.do(change, BOB, "cli")
+    with registry.facts() as facts:
+        assert facts.reading.entry(found.seq).action is Action.UPDATE
+
+
+def test_s9_nothing_is_written_where_the_owner_is_that_one_already(registry: Registry) -> None:
+    registry.do(Transfer(NAME, TO_BOB), ALICE, "cli")
+    seq = held(registry).seq
+    assert registry.do(Transfer(NAME, TO_BOB), BOB, "cli").seq == seq
+    assert registry.do(Transfer(NAME, TO_BOB), ALICE, "cli").seq == seq, "nothing changes, so nobody needs a right"
+
+
+@pytest.mark.parametrize("missing", [AdminPermission.MODIFY_ADMIN, AdminPermission.REMOVE_ADMIN])
+def test_s9_a_transfer_takes_the_right_to_each_change(registry: Registry, missing: AdminPermission) -> None:
+    name = handle("10.1/less")
+    registry.do(Create(name, (admin(100, "300:10.9/alice", ALL_PERMISSIONS & ~missing), GROUP)), OPERATOR, "cli")
+    refused = refusal(registry, Transfer(name, TO_BOB))
+    assert refused.code is ResponseCode.INVALID_ADMIN
+    assert "may not transfer 10.1/less: it takes MODIFY_ADMIN + REMOVE_ADMIN" in str(refused)
+    assert refusal(registry, Transfer(name, TO_BOB), NOBODY).code is ResponseCode.AUTHENTICATION_NEEDED
+    both = AdminPermission.MODIFY_ADMIN | AdminPermission.REMOVE_ADMIN
+    registry.do(Create(name, (admin(100, "300:10.9/alice", both), GROUP), overwrite=True), OPERATOR, "cli")
+    assert registry.do(Transfer(name, TO_BOB), ALICE, "cli").seq
+
+
+def test_s9_a_record_without_administrators_gets_one_from_who_runs_the_server(registry: Registry) -> None:
+    name = handle("10.1/orphan")
+    registry.do(Create(name, (replace(URL, index=100),)), OPERATOR, "cli")
+    assert "ADD_ADMIN" in str(refusal(registry, Transfer(name, TO_BOB)))
+    registry.do(Transfer(name, TO_BOB), OPERATOR, "cli")
+    assert [(value.index, value.type) for value in held(registry, name).values] == [(100, "URL"), (101, "HS_ADMIN")]
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "code", "words"),
+    [
+        ("10.1/none", TO_BOB, ResponseCode.HANDLE_NOT_FOUND, "no record"),
+        ("10.8/none", TO_BOB, ResponseCode.SERVER_NOT_RESP, "live here"),
+        ("10.1/thing", ValueRef(300, "10.1/none"), ResponseCode.INVALID_VALUE, "there is no record of 10.1/none"),
+        ("10.1/thing", ValueRef(9, "0.NA/10.1"), ResponseCode.INVALID_VALUE, "has no value with the index 9"),
+        ("10.1/thing", ValueRef(9, "nobody"), ResponseCode.INVALID_VALUE, "9:nobody cannot own anything"),
+    ],
+)
+def test_s9_to_nobody_nothing_is_transferred(
+    registry: Registry, name: str, to: ValueRef, code: ResponseCode, words: str
+) -> None:
+    refused = refusal(registry, Transfer(handle(name), to), OPERATOR)
+    assert refused.code is code
+    assert words in str(refused)
+
+
+def test_s9_names_in_every_state_are_transferred_and_stay_what_they_are(registry: Registry) -> None:
+    """Hidden ones by those who know of them; a reserved name gets no date of creation by it (A3)."""
+    policy = replace(PROFILES["pilin"], required_types=("URL",), default_creator="10.77/party")
+    add_namespace(registry, "10.2", policy)
+    made = registry.do(Mint(Maker.of(registry), "10.2", 3, values=(URL, ADMIN)), OPERATOR, "cli").handles
+    reserved = Mint(Maker.of(registry), "10.2", reserve=True, owner=ValueRef(300, "10.9/alice"))
+    names = {
+        State.NORMAL: made[0],
+        State.UNPUBLISHED: made[1],
+        State.TOMBSTONE: made[2],
+        State.RESERVED: registry.do(reserved, OPERATOR, "cli").handles[0],
+    }
+    registry.do(Unpublish(made[1]), ALICE, "cli")
+    registry.do(Tombstone(made[2], "gone"), ALICE, "cli")
+    for state, name in names.items():
+        count = len(held(registry, name).values)
+        hidden = state in (State.UNPUBLISHED, State.RESERVED)
+        code = ResponseCode.HANDLE_NOT_FOUND if hidden else ResponseCode.INVALID_ADMIN
+        assert refusal(registry, Transfer(name, TO_BOB), BOB).code is code
+        registry.do(Transfer(name, TO_BOB), ALICE, "cli")
+        assert held(registry, name).state is state
+        assert len(held(registry, name).values) == count
+        assert admins(registry, name) == ["300:10.9/bob"]
+
+
+def test_a8_the_creator_stays_when_the_owner_changes(registry: Registry) -> None:
+    """A5: where owners have a type of their own it names the new one, unless that is the creator."""
+    policy = replace(PROFILES["pilin"], owner_type="102.100.TYPE/OWNER", default_creator="10.77/party")
+    add_namespace(registry, "10.2", policy)
+    name = registry.do(Mint(Maker.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    facts = [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)]
+    for to, owners in (
+        (TO_BOB, ["10.9/bob"]),
+        (ValueRef(300, "10.9/carol"), ["10.9/carol"]),
+        (ValueRef(300, "10.77/party"), []),
+        (TO_BOB, ["10.9/bob"]),
+    ):
+        registry.do(Transfer(name, to), OPERATOR, "cli")
+        assert texts(registry, name, policy.owner_type) == owners
+        assert admins(registry, name) == [str(to)]
+    assert [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)] == facts
+
+
+def test_a4_an_owner_of_this_server_is_public_where_authority_counts(registry: Registry) -> None:
+    add_namespace(registry, "10.2", replace(PROFILES["pilin"], default_creator="10.77/party"))
+    name = registry.do(Mint(Maker.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    owner = handle("10.1/owner")
+    registry.do(Create(owner, (replace(URL, index=300),)), OPERATOR, "cli")
+    registry.do(Unpublish(owner), OPERATOR, "cli")
+    refused = refusal(registry, Transfer(name, ValueRef(300, str(owner))))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "nobody can resolve" in str(refused)
+    registry.do(Publish(owner), OPERATOR, "cli")
+    registry.do(Transfer(name, ValueRef(300, str(owner))), ALICE, "cli")
+
+
+def test_todays_policy_holds_for_what_is_transferred(registry: Registry) -> None:
+    registry.do(Add(NAME, (Value.text(4, "EMAIL", "a@example.org"),)), ALICE, "cli")
+    registry.do(SetPolicy("10.1", replace(PROFILES["free"], forbidden_types=("EMAIL",))), OPERATOR, "cli")
+    refused = refusal(registry, Transfer(NAME, TO_BOB))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert 'forbidden_types = ["EMAIL"]' in str(refused)
+
+
+# Everything under a prefix
+
+
+def filled(registry: Registry) -> list[Handle]:
+    """Names under a prefix and under one derived from it, in several states; with their prefix handles."""
+    add_namespace(registry, "10.1.5", "exact", ADMIN)
+    names = [handle(f"10.1/{number:02}") for number in range(25)] + [handle("10.1.5/a"), handle("10.1.5/A")]
+    for name in names:
+        registry.do(Create(name, (URL, ADMIN)), OPERATOR, "cli")
+    registry.do(Unpublish(names[3]), OPERATOR, "cli")
+    registry.do(Tombstone(names[4], "gone"), OPERATOR, "cli")
+    registry.do(Reserve((handle("10.1/reserved"),), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
+    registry.do(Create(handle("10.1/deleted"), (ADMIN,)), OPERATOR, "cli")
+    registry.do(Delete(handle("10.1/deleted")), OPERATOR, "cli")
+    add_namespace(registry, "10.12", "free", ADMIN)
+    registry.do(Create(handle("10.12/other"), (ADMIN,)), OPERATOR, "cli")
+    return [*names, handle("10.1/reserved")]
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transferring, "MAX_RECORDS", 10)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_s9_everything_under_a_prefix_is_transferred_as_one_operation(registry: Registry) -> None:
+    """In steps of so many records, whose entries all name the operation (S11); the prefix handle goes too."""
+    names = [*filled(registry), NAME]
+    with registry.facts() as facts:
+        before = facts.reading.size
+    what = TransferAll("10.1", TO_BOB)
+    progress = list(transfer(registry, what, ALICE, "cli", "merger of two institutes"))
+    own = [name for name in names if name.prefix == "10.1"]
+    assert progress[0] == Progress(what.operation, 10, 10)
+    assert progress[-1].transferred == len(own) + 1
+    for name in (*own, handle("0.NA/10.1")):
+        assert admins(registry, name) == ["300:10.9/bob"], name
+    for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
+        assert admins(registry, name) == ["300:10.9/alice"], name
+    with registry.facts() as facts:
+        entries = list(facts.reading.log(before))
+    assert len(entries) == progress[-1].transferred
+    assert {entry.why for entry in entries} == {f"transfer {what.operation}: merger of two institutes"}
+    assert {entry.who for entry in entries} == {("cli", "300:10.9/alice")}
+    assert entries[-1].handle == "0.NA/10.1", "the right to go on is given away last"
+    assert held(registry, own[3]).state is State.UNPUBLISHED
+
+
+def test_s9_derived_prefixes_go_along_if_that_is_asked(registry: Registry) -> None:
+    names = filled(registry)
+    *_, last = transfer(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR, "cli")
+    for name in (*names, NAME, handle("0.NA/10.1"), handle("0.NA/10.1.5")):
+        assert admins(registry, name) == ["300:10.9/bob"], name
+    assert last.transferred == len(names) + 3
+    assert admins(registry, handle("10.12/other")) == ["300:10.9/alice"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_s9_what_was_interrupted_is_finished_by_doing_it_again(registry: Registry) -> None:
+    filled(registry)
+    what = TransferAll("10.1", TO_BOB)
+    first = list(islice(transfer(registry, what, ALICE, "cli"), 1))
+    assert first[0].transferred == 10
+    *_, last = transfer(registry, what, ALICE, "cli")
+    assert last.transferred == 28 - 10
+    assert admins(registry, handle("0.NA/10.1")) == ["300:10.9/bob"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_s9_names_made_meanwhile_are_transferred_too(registry: Registry) -> None:
+    filled(registry)
+    late = handle("10.1/00000")
+    steps = transfer(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+    next(steps)
+    registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
+    list(steps)
+    assert admins(registry, late) == ["300:10.9/bob"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_s9_the_first_record_that_is_not_theirs_to_give_ends_it(registry: Registry) -> None:
+    filled(registry)
+    registry.do(Transfer(handle("10.1/15"), ValueRef(300, "10.9/carol")), OPERATOR, "cli")
+    steps = transfer(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+    assert next(steps).transferred == 10
+    with pytest.raises(Refused, match=r"may not transfer 10\.1/15: it takes MODIFY_ADMIN"):
+        list(steps)
+    assert admins(registry, handle("10.1/10")) == ["300:10.9/alice"], "a commit is done as a whole or not at all"
+    assert admins(registry, handle("0.NA/10.1")) == ["300:10.9/alice"]
+
+
+def test_s9_a_set_of_names_that_begin_alike_is_transferred(registry: Registry) -> None:
+    filled(registry)
+    *_, last = transfer(registry, TransferAll("10.1/1", TO_BOB), OPERATOR, "cli")
+    assert last.transferred == 10
+    assert admins(registry, handle("10.1/19")) == ["300:10.9/bob"]
+    assert admins(registry, handle("10.1/20")) == admins(registry, handle("0.NA/10.1")) == ["300:10.9/alice"]
+    *_, last = transfer(registry, TransferAll("10.1.5/a", TO_BOB), OPERATOR, "cli")
+    assert last.transferred == 1, "small and capital letters are two there"
+    assert admins(registry, handle("10.1.5/A")) == ["300:10.9/alice"]
+
+
+@pytest.mark.parametrize(
+    ("what", "who", "code", "words"),
+    [
+        (TransferAll("10.8", TO_BOB), OPERATOR, ResponseCode.SERVER_NOT_RESP, "live here"),
+        (TransferAll("0.NA", TO_BOB), OPERATOR, ResponseCode.INVALID_HANDLE, "belongs to the system"),
+        (TransferAll("10.1/a", TO_BOB, derived=True), OPERATOR, ResponseCode.INVALID_HANDLE, "is no prefix"),
+        (TransferAll("10.1", ValueRef(1, "10.1/x")), OPERATOR, ResponseCode.INVALID_VALUE, "cannot own anything"),
+        (TransferAll("10.1", TO_BOB), NOBODY, ResponseCode.AUTHENTICATION_NEEDED, "has to be known"),
+        (TransferAll("10.1", TO_BOB), BOB, ResponseCode.INVALID_ADMIN, "LIST_HANDLES"),
+    ],
+)
+def test_s9_what_cannot_be_transferred_is_not_begun(
+    registry: Registry, what: TransferAll, who: Identity, code: ResponseCode, words: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        next(transfer(registry, what, who, "cli"))
+    assert caught.value.code is code
+    assert words in str(caught.value)
+
+
+def test_s9_where_everybody_may_list_the_records_alone_decide(registry: Registry) -> None:
+    add_namespace(registry, "10.3", replace(PROFILES["free"], who_may_list=Who.PUBLIC))
+    registry.do(Create(handle("10.3/a"), (ADMIN,)), OPERATOR, "cli")
+    with pytest.raises(Refused, match=r"may not transfer 10\.3/a"):
+        list(transfer(registry, TransferAll("10.3/", TO_BOB), BOB, "cli"))
+    assert list(transfer(registry, TransferAll("10.3/a", TO_BOB), ALICE, "cli"))[-1].transferred == 1
+
+
+# Derived prefixes
+
+
+def test_h6_making_a_derived_prefix_takes_add_na_on_its_parent_and_nothing_less(registry: Registry) -> None:
+    """Whoever has it, and nothing else, may delegate; whoever has everything else may not."""
+    for permissions, allowed in (
+        (AdminPermission.ADD_NA, True),
+        (ALL_PERMISSIONS & ~AdminPermission.ADD_NA, False),
+        (AdminPermission.ADD_HANDLE, False),
+    ):
+        parent = f"10.{20 + allowed + 2 * (permissions is AdminPermission.ADD_HANDLE)}"
+        add_namespace(registry, parent, "free", admin(100, "300:10.9/alice", permissions))
+        making = AddNamespace(f"{parent}.1", PROFILES["free"], (admin(100, "300:10.9/bob"),))
+        explained = registry.explain(making, ALICE, "cli")
+        assert explained.allowed is allowed
+        if allowed:
+            registry.do(making, ALICE, "cli")
+            assert admins(registry, handle(f"0.NA/{parent}.1")) == ["300:10.9/bob"]
+            deeper = AddNamespace(f"{parent}.1.7", PROFILES["free"])
+            assert registry.explain(deeper, BOB, "cli").allowed, "a derived prefix is one in its own right"
+            assert not registry.explain(deeper, ALICE, "cli").allowed, "the parent counts, not its parent"
+        else:
+            assert explained.code is ResponseCode.INVALID_ADMIN
+            assert f"ADD_NA in one HS_ADMIN value of 0.NA/{parent}" in explained.reason
+    assert not registry.explain(AddNamespace("10.30", PROFILES["free"]), ALICE, "cli").allowed
+
+
+def test_h6_who_is_given_a_derived_prefix_makes_names_there_and_not_above(registry: Registry) -> None:
+    add_namespace(registry, "10.1.5", "free", admin(100, "300:10.9/bob"))
+    maker = Maker.of(registry)
+    assert registry.explain(Mint(maker, "10.1.5"), BOB, "cli").allowed
+    assert not registry.explain(Mint(maker, "10.1"), BOB, "cli").allowed
+    assert not registry.explain(Mint(maker, "10.1.5"), ALICE, "cli").allowed
+
+
+# Links
+
+
+@pytest.fixture
+def other(registry: Registry) -> Handle:
+    add_namespace(registry, "10.2", replace(PROFILES["exact"], work_type="X.WORK", object_type="X.OBJECT"))
+    name = handle("10.2/v1")
+    registry.do(Create(name, (URL, ADMIN)), OPERATOR, "cli")
+    return name
+
+
+def test_s3_a_work_and_its_versions_lead_to_each_other(registry: Registry, other: Handle) -> None:
+    """By the types that each record's own policy names, in one commit; doing it twice changes nothing."""
+    second = handle("10.1/v2")
+    registry.do(Create(second, (URL, ADMIN)), OPERATOR, "cli")
+    linked = registry.do(LinkVersion(NAME, other), ALICE, "cli")
+    assert linked.handles == (NAME, other)
+    assert held(registry, other).seq == linked.seq + 1 == held(registry).seq + 1
+    registry.do(LinkVersion(handle("10.1/THING"), second), ALICE, "cli")
+    assert texts(registry, NAME, "LINK.EXPRESSION") == ["10.2/v1", "10.1/v2"]
+    assert texts(registry, other, "X.WORK") == ["10.1/thing"]
+    assert texts(registry, second, "LINK.WORK") == ["10.1/thing"]
+    assert registry.do(LinkVersion(NAME, second), ALICE, "cli").seq == 0
+
+
+def test_s12_a_thing_and_its_metadata_record_lead_to_each_other(registry: Registry, other: Handle) -> None:
+    registry.do(LinkMetadata(NAME, other), ALICE, "cli")
+    assert texts(registry, NAME, "LINK.METADATA") == ["10.2/v1"]
+    assert texts(registry, other, "X.OBJECT") == ["10.1/thing"]
+    third = handle("10.1/third")
+    registry.do(Create(third, (ADMIN,)), OPERATOR, "cli")
+    refused = refusal(registry, LinkMetadata(NAME, third))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "leads to another handle already" in str(refused)
+    assert 'metadata_type = "LINK.METADATA"' in str(refused)
+    assert refusal(registry, LinkVersion(NAME, NAME)).reason == "10.1/thing cannot be linked with itself"
+
+
+def test_links_need_the_right_on_both_records_and_a_thing_behind_them(registry: Registry, other: Handle) -> None:
+    registry.do(Transfer(other, TO_BOB), ALICE, "cli")
+    assert "may not link 10.2/v1: it takes ADD_VALUE" in str(refusal(registry, LinkVersion(NAME, other)))
+    reserved, gone = handle("10.1/reserved"), handle("10.1/gone")
+    registry.do(Reserve((reserved,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
+    registry.do(Create(gone, (ADMIN,)), OPERATOR, "cli")
+    registry.do(Tombstone(gone, "gone"), ALICE, "cli")
+    assert "stands for nothing yet" in str(refusal(registry, LinkVersion(NAME, reserved)))
+    assert "is a tombstone" in str(refusal(registry, LinkVersion(gone, NAME)))
+    assert refusal(registry, LinkVersion(NAME, handle("10.77/x"))).code is ResponseCode.SERVER_NOT_RESP
+    assert refusal(registry, LinkVersion(NAME, handle("10.1/none"))).code is ResponseCode.HANDLE_NOT_FOUND
