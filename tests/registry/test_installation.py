@@ -23,6 +23,7 @@ from alembic.script import ScriptDirectory
 from perseid.ledger import Log, NewerFormat, Signer, Store, WrongClock
 from perseid.ledger.directory import UnsuitableDirectory, prepare
 from perseid.ledger.errors import ReadOnly
+from perseid.ledger.store import TABLES_VERSION
 from perseid.ledger.verification import open_checkpoint
 from perseid.ledger.verify import verify
 from perseid.records import ValueRef
@@ -30,7 +31,6 @@ from perseid.registry import installation as module
 from perseid.registry import placement
 from perseid.registry.config import Config, InvalidConfig, template
 from perseid.registry.installation import (
-    TABLES_VERSION,
     DatabaseUnreachable,
     DriverMissing,
     Installation,
@@ -548,21 +548,17 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(tmp_pat
     assert not (tmp_path / "new").exists()
 
 
-def test_a_database_is_not_waited_for_without_end(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def note(address: str) -> Store:
-        asked.append(address)
-        return Store.sqlite(made / "ledger.db")
-
-    monkeypatch.setattr(Store, "postgres", note)
-    for address in ("postgres://me:a%40b@h/d", "postgresql://h/d?connect_timeout=3"):
-        (made / "perseid.toml").write_text(f'[ledger]\ndatabase = "{address}"\n')
-        opened(made).close()
-    assert asked == [
-        "postgresql+psycopg://me:a%40b@h/d?connect_timeout=10",
-        "postgresql+psycopg://h/d?connect_timeout=3",
-    ]
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("postgres://me:a%40b@h/d", "postgresql+psycopg://me:a%40b@h/d?connect_timeout=10"),
+        ("postgresql://h/d?connect_timeout=3", "postgresql+psycopg://h/d?connect_timeout=3"),
+    ],
+)
+def test_a_database_is_not_waited_for_without_end(given: str, used: str) -> None:
+    store = Store.postgres(given)
+    assert store.engine.url.render_as_string(hide_password=False) == used
+    store.close()
 
 
 def test_a_url_that_cannot_be_understood_is_refused_without_its_password(made: Path) -> None:

@@ -585,7 +585,7 @@ def run(where: str, folder: Path, examples: int) -> None:
 
 
 def test_the_registry_does_what_a_plain_dictionary_does(tmp_path: Path) -> None:
-    run(str(tmp_path / "ledger.db"), tmp_path, 100)
+    run(str(tmp_path / "ledger.db"), tmp_path, 80)
 
 
 def test_the_registry_on_postgresql_does_what_a_plain_dictionary_does(

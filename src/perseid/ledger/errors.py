@@ -55,6 +55,10 @@ class LeaseClosed(LedgerError):
         self.last = last
 
 
+class Unusable(LedgerError):
+    """The database cannot be used; the message is what it objects to."""
+
+
 class ReadOnly(LedgerError):
     """Nothing may be written here by this process; the message names what works."""
 

@@ -14,15 +14,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull, TooBusy
+from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull, TooBusy, Unusable
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
 milliseconds, so whoever needs longer has stopped."""
+
+TABLES_VERSION: Final = "0001"
+"""The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
+Versions are numbers of four digits, so a later one is greater."""
+
+CONNECT_SECONDS: Final = 10
+"""How long a database may take to answer. The driver alone would wait for two minutes, and nobody would know why."""
 
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 """A connection whose other end has vanished is noticed after eleven seconds."""
@@ -48,6 +55,8 @@ _SEE_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
 READERS: Final = 32
 """Connections for reading at the same time; who comes later waits for one, and is told after five seconds."""
 _FULL = ("database or disk is full", "disk I/O error")
+_NO_TABLE_STATE = "42P01"  # undefined_table
+_NO_TABLE_WORDS = "no such table"
 _FULL_STATE = "53100"  # disk_full
 _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, deadlock, lock and statement time-outs
 
@@ -79,8 +88,14 @@ class Store:
 
     @classmethod
     def postgres(cls, url: str) -> "Store":
-        """The store in a database, given as `postgresql+psycopg://user@host/database`."""
-        return cls(*_engines(url, dict(KEEP_ALIVE), pool_pre_ping=True))
+        """The store in a database, given as `postgresql://user@host/database`; ValueError if that is no such URL."""
+        try:
+            address = make_url(url).set(drivername="postgresql+psycopg")
+        except (ArgumentError, ValueError):
+            raise ValueError("a URL that can be understood is expected") from None
+        if "connect_timeout" not in address.query:
+            address = address.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+        return cls(*_engines(address, dict(KEEP_ALIVE), pool_pre_ping=True))
 
     def close(self) -> None:
         """Give all connections back."""
@@ -90,6 +105,36 @@ class Store:
     def connect(self) -> Connection:
         """A connection of one's own, to be kept for long; it is taken from nobody."""
         return self._writing.connect()
+
+    def version(self) -> str | None:
+        """The version of the tables; None if there is no ledger in them.
+
+        Tables without a ledger are what is left when somebody stopped a creation in a database half-way.
+        """
+        found = self._ask("SELECT version_num FROM alembic_version")
+        if found is None or (found == TABLES_VERSION and self._ask("SELECT origin FROM ledger") is None):
+            return None
+        return str(found)
+
+    def _ask(self, question: str) -> object:
+        """The first field of the first row; None if there is no such table, or nothing in it."""
+        with self.explained():
+            try:
+                with self.engine.connect() as connection:
+                    answer: object = connection.exec_driver_sql(question).scalar()
+                    return answer
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_WORDS in str(error.orig):
+                    return None
+                raise
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Make `Unusable`, with a sentence, of what a database objects to."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise Unusable(" ".join(str(error.orig).split())) from error
 
     def upgrade(self) -> None:
         """Bring the tables to the version of this program; those of a newer one are refused, and left alone."""
@@ -192,7 +237,7 @@ class Store:
         return OutcomeUnknown("the connection to the database was lost") if lost else error
 
 
-def _engines(url: str, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
+def _engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
     """One for readers and one for writers. What is written or read never stands in an error: it may be private."""
     common = {"connect_args": arguments, "hide_parameters": True, "pool_timeout": BUSY_SECONDS, **options}
     return (

@@ -18,12 +18,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
-
 from perseid.ledger import Answers, CheckedClock, Ledger, LedgerError, Log, NewerFormat, Signer, Store
 from perseid.ledger.directory import DIRECTORY_MODE, prepare, sync_directory
-from perseid.ledger.errors import ReadOnly
+from perseid.ledger.errors import ReadOnly, Unusable
+from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION
 from perseid.names.errors import quoted
 
 from .authorisation import Settings
@@ -36,21 +34,12 @@ ANSWERS_NAME: Final = "answers"
 KEYS_NAME: Final = "keys"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 
-TABLES_VERSION: Final = "0001"
-"""The version of the ledger's tables that this program works with: the last of the migrations, which are not loaded to
-learn it. Versions are numbers of four digits, so a later one is greater."""
-
-CONNECT_SECONDS: Final = 10
-"""How long a database may take to answer. The driver alone would wait for two minutes, and nobody would know why."""
-
 MAX_ORIGIN: Final = 200
 """The longest origin of a log in characters: it stands in every checkpoint, and a restore makes it longer."""
 
 _SEED_OCTETS = 32
 _ORIGIN_OCTETS = 8
 _OTHERS_WRITE, _OTHERS_READ = 0o022, 0o077
-_NO_TABLE_STATE = "42P01"  # undefined_table
-_NO_TABLE_WORDS = "no such table"
 
 
 class InstallationProblem(LedgerError):
@@ -107,9 +96,9 @@ class Installation:
         _check_directory(directory, writable=writable)
         config = _load(directory, environ)
         with ExitStack() as stack:
-            store = stack.enter_context(closing(_store(directory, config)))
+            store = stack.enter_context(closing(open_store(directory, config)))
             _check_version(directory, store, config)
-            log = _log(store, accept_clock=accept_clock)
+            log = new_log(store, accept_clock=accept_clock)
             ledger = None
             if writable:
                 signer = _signer(directory)
@@ -166,22 +155,22 @@ def create(
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
         write(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_octets())
         sync_directory(work / KEYS_NAME)
-        with closing(_store(work, config, new=True)) as store, _explaining(store, config):
-            if _version(store, config) is not None:
+        with closing(open_store(work, config, new=True)) as store, explaining(store, config):
+            if store.version() is not None:
                 raise InstallationProblem(
                     f"there is a ledger in {masked(config.ledger_database)} already; name an empty database, or give "
                     f"this node copies of {FILE_NAME} and {KEYS_NAME}/ of the installation that made it"
                 )
             store.upgrade()
             if store.dialect == "sqlite":
-                _log(store).create(signer)
+                new_log(store).create(signer)
                 store.close()  # nothing is left beside the file then
                 place(work, directory, KEYS_NAME, FILE_NAME)
             else:
                 # The database last: with its ledger goes the key, which must be in its place by then.
                 placed = place(work, directory, KEYS_NAME, FILE_NAME)
                 try:
-                    _log(store).create(signer)
+                    new_log(store).create(signer)
                 except BaseException:
                     remove(placed)
                     raise
@@ -192,8 +181,8 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
     directory = directory.resolve()
     _check_directory(directory, writable=True)
     config = _load(directory, environ)
-    with closing(_store(directory, config)) as store, _explaining(store, config):
-        before = _version(store, config)
+    with closing(open_store(directory, config)) as store, explaining(store, config):
+        before = store.version()
         if before is None:
             raise _without_ledger(directory, config)
         store.upgrade()
@@ -260,7 +249,8 @@ def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 # The store
 
 
-def _store(directory: Path, config: Config, *, new: bool = False) -> Store:
+def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
+    """The store that the settings name; a file that is not there is made only if it is to be new."""
     text = config.ledger_database
     if not text:
         path = directory / LEDGER_NAME
@@ -268,26 +258,23 @@ def _store(directory: Path, config: Config, *, new: bool = False) -> Store:
             raise _without_ledger(directory, config)
         return Store.sqlite(path)
     try:
-        url = make_url(text).set(drivername="postgresql+psycopg")
-    except (ArgumentError, ValueError):
-        source = config.sources["ledger.database"]
-        raise InvalidConfig(f"{source}: ledger.database", "a URL that can be understood is expected") from None
-    if "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
-    try:
-        return Store.postgres(url.render_as_string(hide_password=False))
+        return Store.postgres(text)
+    except ValueError as problem:
+        raise InvalidConfig(f"{config.sources['ledger.database']}: ledger.database", str(problem)) from None
     except ImportError as error:
         message = "a ledger in PostgreSQL needs a driver that is not installed; run: pip install 'perseid[postgres]'"
         raise DriverMissing(message) from error
 
 
-def _log(store: Store, *, accept_clock: bool = False) -> Log:
+def new_log(store: Store, *, accept_clock: bool = False) -> Log:
+    """A log with the clock and the randomness of this machine."""
     clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000, accepted=accept_clock)
     return Log(store, clock, secrets.token_bytes)
 
 
 def _check_version(directory: Path, store: Store, config: Config) -> None:
-    found = _version(store, config)
+    with explaining(store, config):
+        found = store.version()
     if found is None:
         raise _without_ledger(directory, config)
     if found > TABLES_VERSION:
@@ -301,39 +288,17 @@ def _check_version(directory: Path, store: Store, config: Config) -> None:
         )
 
 
-def _version(store: Store, config: Config) -> str | None:
-    """The version of the ledger's tables; None if there is no ledger."""
-    found = _ask(store, config, "SELECT version_num FROM alembic_version")
-    # Tables without a ledger are what is left when somebody stopped a creation in a database half-way.
-    if found is None or (found == TABLES_VERSION and _ask(store, config, "SELECT origin FROM ledger") is None):
-        return None
-    return str(found)
-
-
-def _ask(store: Store, config: Config, question: str) -> object:
-    """The first field of the first row; None if there is no such table, or nothing in it."""
-    with _explaining(store, config):
-        try:
-            with store.reading() as connection:
-                answer: object = connection.exec_driver_sql(question).scalar()
-                return answer
-        except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_WORDS in str(error.orig):
-                return None
-            raise
-
-
 @contextmanager
-def _explaining(store: Store, config: Config) -> Iterator[None]:
+def explaining(store: Store, config: Config) -> Iterator[None]:
     """Make sentences of what a database objects to."""
     try:
-        yield
-    except DBAPIError as error:
-        words = " ".join(str(error.orig).split())
+        with store.explained():
+            yield
+    except Unusable as error:
         if store.dialect == "sqlite":
-            raise InstallationProblem(f"{store.engine.url.database} cannot be used: {words}") from error
+            raise InstallationProblem(f"{store.engine.url.database} cannot be used: {error}") from error
         raise DatabaseUnreachable(
-            f"the database {masked(config.ledger_database)} cannot be used: {words}; see that it runs and lets this "
+            f"the database {masked(config.ledger_database)} cannot be used: {error}; see that it runs and lets this "
             f"program in, or correct the setting ledger.database ({config.sources['ledger.database']})"
         ) from error
 

@@ -16,6 +16,7 @@ from perseid.ledger.requests import Appended, Outcome, Request
 from .context import Context, Operation, Plan
 from .facts import Facts, Rules
 from .identity import Identity
+from .past import as_of
 from .resolving import Query, resolve
 from .results import Explained, Refused, Resolved
 
@@ -77,10 +78,10 @@ class Registry:
 
     def resolve(self, query: Query, who: Identity, at: int | None = None) -> Resolved:
         """What a name stands for, now or after an entry of the past. Raises `Refused`."""
-        with self.ledger.reading() as reading:
-            today = Facts(reading, self.rules)
-            facts = today if at is None else Facts(reading, self.rules, at)
-            return resolve(query, Context(facts, who, "read", self.now()), None if at is None else today)
+        with self.facts() as facts:
+            if at is not None:
+                return as_of(facts, who, query, at).resolved
+            return resolve(query, Context(facts, who, "read", self.now()))
 
     def now(self) -> int:
         """Seconds since 1970, as the ledger's clock shows them."""

@@ -1,13 +1,12 @@
-"""Resolving: what a name stands for, now or at a moment of the past, as far as whoever asks may see it.
+"""Resolving: what a name stands for, as far as whoever asks may see it.
 
-The rules for the present are the protocol's (§12.2). Reserved and unpublished names are "not found" to the public;
-their administrators see them. Of the past the public sees what was public then and has not been hidden since.
+The rules are the protocol's (§12.2). Reserved and unpublished names are "not found" to the public; their administrators
+see them. What a name stood for at another moment is a matter of `past`.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from perseid.ledger.entry import State
 from perseid.names import Handle
 from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
@@ -17,7 +16,7 @@ from . import demands
 from .authorisation import may_read
 from .context import Context, not_found
 from .demands import shown
-from .facts import Facts, Held
+from .facts import Held
 from .results import Refused, Resolved
 
 
@@ -35,20 +34,14 @@ class Query:
     """Whether a derived prefix that is not here is answered with where to ask (DNR clear)."""
 
 
-def resolve(query: Query, context: Context, now: Facts | None = None) -> Resolved:
-    """Answer a query. Raises `Refused`.
-
-    For a moment of the past, `context` holds the facts of then and `now` those of today: what has been hidden since is
-    hidden.
-    """
+def resolve(query: Query, context: Context) -> Resolved:
+    """Answer a query about the present; see `past.as_of` for another moment. Raises `Refused`."""
     held = context.own(query.handle, refer=query.refer)
     if not held.exists or (not held.is_public and not _is_administrator(context, held, query)):
         raise not_found(held)
     found = select(held.values, query.indexes, query.types)
     if query.public_only:
         found = tuple([value for value in found if value.is_public])
-        if now is not None:
-            found = still_public(found, now.held(query.handle))
     elif found:
         decision = may_read(context.who, held.handle, found, context.facts, context.facts.rules.administration)
         if not decision.allowed:
@@ -72,18 +65,6 @@ def answer(held: Held, values: tuple[Value, ...]) -> Resolved:
         held.query,
         held.fragment,
     )
-
-
-def still_public(values: tuple[Value, ...], today: Held) -> tuple[Value, ...]:
-    """Of values that were public once, those that have not been hidden since.
-
-    A value is hidden when its index has lost PUBLIC_READ, and everything is when the record is no longer published.
-    What was removed or replaced was public, and stays so in the past.
-    """
-    if today.state in (State.RESERVED, State.UNPUBLISHED):
-        return ()
-    hidden = {value.index for value in today.values if not value.is_public}
-    return tuple([value for value in values if value.index not in hidden])
 
 
 def _is_administrator(context: Context, held: Held, query: Query) -> bool:
