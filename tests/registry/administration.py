@@ -23,6 +23,9 @@ class Records:
         self.asked.append(handle)
         return self.records.get(handle)
 
+    def group(self, handle: str) -> tuple[Value, ...] | None:
+        return self.values(handle)
+
 
 def ref(text: str) -> ValueRef:
     return ValueRef.parse(text)

@@ -146,7 +146,7 @@ def test_a_loop_is_harmless() -> None:
     decision = decide(records)
     assert not decision.allowed
     assert "ended early" not in decision.reason
-    assert records.asked == [str(TARGET), "g/1", "g/2"]
+    assert records.asked == [str(TARGET), "g/1", "g/2", str(TARGET)], "each group once, and the record once as a record"
 
 
 def test_index_zero_is_no_group_and_not_looked_up() -> None:

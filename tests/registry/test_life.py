@@ -30,7 +30,7 @@ from perseid.registry.life import (
 )
 from perseid.registry.minting import Maker, Mint, Reserve
 from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create, Delete, Modify, Remove
+from perseid.registry.operations import Add, Create, Delete, Modify, Remove
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
@@ -313,7 +313,7 @@ def test_who_was_unpublished_comes_back_unpublished_and_values_move_apart(regist
     do(registry, Tombstone(NAME, "gone"))
     assert is_found(registry)
     registry.do(Remove(NAME, (100,)), ALICE, "cli")
-    registry.do(Create(NAME, (admin(1, "300:10.9/alice"),), overwrite=True), OPERATOR, "cli")
+    registry.do(Add(NAME, (admin(1, "300:10.9/alice"),)), OPERATOR, "cli")
     registry.do(Revive(NAME), OPERATOR, "cli")
     assert not is_found(registry)
     assert [(value.index, value.type) for value in held(registry).values] == [(1, "URL"), (2, "NOTE"), (3, "HS_ADMIN")]

@@ -741,8 +741,11 @@ def test_a_deleted_name_is_not_found_and_not_free(world: World, prefix: str) -> 
     world.refused(Add(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
     world.refused(Modify(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
     world.refused(Remove(handle(name), (1,)), OWNER, RC.HANDLE_NOT_FOUND)
-    for who in (administrator(prefix), OWNER, STRANGER, OPERATOR):
+    for who in (administrator(prefix), OPERATOR):
         world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    for who in (OWNER, STRANGER):  # who may create nothing there is not told what was there once
+        world.refused(Create(handle(name), (URL,)), who, RC.INVALID_ADMIN)
+    world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
 
 
 def test_a_deleted_name_comes_back_only_if_an_administrator_says_so(world: World, prefix: str) -> None:
@@ -1114,9 +1117,12 @@ def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, pref
 def test_a_foreign_create_is_told_that_the_name_exists(world: World, prefix: str, state: State) -> None:
     """Also somebody who may create every other name under the prefix."""
     name = in_state(world, prefix, state)
-    for who in (STRANGER, administrator(prefix)):
-        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
-    world.refused(Create(handle(name), (), overwrite=False), STRANGER, RC.HANDLE_ALREADY_EXISTS)
+    world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+    code = RC.INVALID_ADMIN if state is State.ABSENT else RC.HANDLE_ALREADY_EXISTS
+    world.refused(Create(handle(name), (URL,)), STRANGER, code)
+    world.refused(Create(handle(name), (), overwrite=False), STRANGER, code)
+    if state is not State.TOMBSTONE:  # that everybody can see
+        world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
     assert world.state(name) is state
 
 

@@ -349,7 +349,7 @@ def test_what_is_no_prefix_is_not_listed(here: Registry, name: str) -> None:
 def test_listing_can_be_switched_off() -> None:
     with site(rules=rules(listing_allowed=False), who_may_list=Who.PUBLIC) as here:
         put(here, value(1), name="12345/a")
-        for who in (NOBODY, LISTER, OPERATOR):
+        for who in (NOBODY, LISTER):
             assert refused(here, who) is refused(here, who, "777") is ResponseCode.OPERATION_NOT_SUPPORTED
         for asker in (NOBODY, LISTER):
             for ask in (lambda: logged(here, asker), lambda: altered(here, asker, 0, 1)):  # noqa: B023 - called at once

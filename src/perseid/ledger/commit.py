@@ -227,6 +227,12 @@ class Commit:
         """Whether a name has, or ever had, an entry."""
         return bool(self._latest_of(key))
 
+    def any_between(self, first: bytes, end: bytes) -> bool:
+        """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
+        if any(first <= key < end for key in self._moved):
+            return True
+        return bool(one_row(self._query(self._statements.any_record, (first, end)))[0])
+
     # Erasing
 
     def _redact_old_secrets(self, before: Entry, contents: Iterable[bytes], by: int) -> None:

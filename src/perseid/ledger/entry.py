@@ -164,6 +164,7 @@ class Entry:
     """Why, or where from; under a commitment."""
     values: tuple[Slot, ...]
     """The record after the change: each value's binary form, by ascending index."""
+    _record: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_body(cls, seq: int, at: int, body: bytes) -> Self:
@@ -207,8 +208,12 @@ class Entry:
 
     def record(self) -> tuple[Value, ...]:
         """The values after the entry; redacted ones are left out."""
-        now = self.at // MICROSECOND
-        return tuple(Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None)
+        if self._record is None:
+            now = self.at // MICROSECOND
+            found = tuple([Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None])
+            object.__setattr__(self, "_record", found)
+            return found
+        return self._record
 
     def salts(self) -> dict[bytes, bytes]:
         """The salts of the values by their content, for the next entry of the same record."""

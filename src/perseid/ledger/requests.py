@@ -51,6 +51,9 @@ class Lender(Protocol):
     def exists(self, key: bytes) -> bool:
         """Whether a name has, or ever had, an entry."""
 
+    def any_between(self, first: bytes, end: bytes) -> bool:
+        """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mint:

@@ -1,13 +1,17 @@
 """Rows as the driver gives them: hot paths read them by position, so their order is said once, here."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from .change import Change
 from .entry import Entry
 from .errors import Damaged
+
+_KEPT_ENTRIES: Final = 1_024
+_KEPT_OCTETS: Final = 8_192  # so that they take some megabytes at most
 
 EntryRow: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
 """seq, at, previous, jump, nth, token, leaf, body: all columns of `entries`."""
@@ -22,8 +26,14 @@ def one_row(cursor: DBAPICursor) -> Any:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """The entry in a row."""
-    return Entry.from_body(row[0], row[1], row[7])
+    """The entry in a row. Those that decisions read over and over (policies, prefix handles) are taken apart once."""
+    body = row[7]
+    return _kept(row[0], row[1], body) if len(body) <= _KEPT_OCTETS else Entry.from_body(row[0], row[1], body)
+
+
+@lru_cache(_KEPT_ENTRIES)
+def _kept(seq: int, at: int, body: bytes) -> Entry:
+    return Entry.from_body(seq, at, body)
 
 
 def change_of(row: Sequence[Any]) -> Change:

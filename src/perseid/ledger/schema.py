@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     delete,
+    exists,
     select,
     update,
 )
@@ -163,6 +164,7 @@ class Statements:
     lock_head: str
     head: str
     record_seq: str
+    any_record: str
     token: str
     entry: str
     entry_at: str
@@ -221,6 +223,7 @@ def compile_statements(name: str) -> Statements:
         lock_head=text(state.with_for_update()),
         head=text(state),
         record_seq=text(select(records.c.seq).where(records.c.key == wanted)),
+        any_record=text(select(exists().where(records.c.key >= first, records.c.key < last))),
         token=text(select(entries.c.token).where(entries.c.seq == wanted)),
         entry=text(select(entries).where(entries.c.seq == wanted)),
         entry_at=text(select(entries.c.at).where(entries.c.seq == wanted)),

@@ -241,7 +241,7 @@ def _engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple
     """One for readers and one for writers. What is written or read never stands in an error: it may be private."""
     common = {"connect_args": arguments, "hide_parameters": True, "pool_timeout": BUSY_SECONDS, **options}
     return (
-        create_engine(url, pool_size=READERS // 4, max_overflow=READERS - READERS // 4, **common),
+        create_engine(url, pool_size=READERS, max_overflow=0, **common),
         create_engine(url, pool_size=2, max_overflow=-1, **common),
     )
 

@@ -51,6 +51,18 @@ class Lookup(Protocol):
         """All values of a record, private ones included; None if there is no such record here."""
         ...
 
+    def group(self, handle: str) -> tuple[Value, ...] | None:
+        """The same for a record that may hold a group: None also if this server does not answer for it any more."""
+        ...
+
+
+@dataclass(slots=True)
+class Spent:
+    """How much one request has searched so far, in all its questions about rights together."""
+
+    lookups: int = 0
+    members: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -87,7 +99,9 @@ class Decision:
     """The handles of the records that were looked up, in that order; those that are not here included."""
 
 
-def authorise(identity: Identity, demand: Demand, lookup: Lookup, settings: Settings) -> Decision:
+def authorise(
+    identity: Identity, demand: Demand, lookup: Lookup, settings: Settings, spent: Spent | None = None
+) -> Decision:
     """Decide whether somebody may do something. For a key holder the answer counts once the key is verified."""
     if demand.public:
         return Decision(True, None, f"everybody may {demand.action}")
@@ -100,19 +114,24 @@ def authorise(identity: Identity, demand: Demand, lookup: Lookup, settings: Sett
     if isinstance(identity, LocalOperator):
         # Also without full access: who may write the files may write that setting, so a refusal would stop nobody.
         return Decision(True, None, f"{who} may {demand.action}: server administrator by file permission")
-    search = _Search(identity, lookup)
+    search = _Search(identity, lookup, Spent() if spent is None else spent)
     # Direct matches first, in all alternatives: they rest on fewer records, and most administrators are listed so.
     for means in (search.direct, search.through_groups):
         for alternative in demand.alternatives:
             grounds = _grounds(alternative, means, search, settings)
             if grounds is not None:
                 why = "; ".join(grounds) or "it needs no permission"
-                return Decision(True, None, f"{who} may {demand.action}: {why}", read=tuple(search.records))
+                return Decision(True, None, f"{who} may {demand.action}: {why}", read=tuple(search.read))
     return _denied(who, demand, search, settings)
 
 
 def may_read(
-    identity: Identity, handle: Handle, selected: Iterable[Value], lookup: Lookup, settings: Settings
+    identity: Identity,
+    handle: Handle,
+    selected: Iterable[Value],
+    lookup: Lookup,
+    settings: Settings,
+    spent: Spent | None = None,
 ) -> Decision:
     """Decide whether somebody gets the selected values of a record, when they did not ask for public ones only.
 
@@ -127,7 +146,7 @@ def may_read(
             reason = f"the value at index {private.index} of {shown(handle)} may not be read by anybody"
             advice = "ask for other values, or for public ones only"
             return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
-    return authorise(identity, demands.read(handle), lookup, settings)
+    return authorise(identity, demands.read(handle), lookup, settings, spent)
 
 
 def may_write(identity: Identity, handle: Handle, old: Value, new: Value) -> Decision:
@@ -161,12 +180,14 @@ _Means: TypeAlias = Callable[[Sequence[_Candidate]], str | None]
 class _Search:
     """Looks for one identity among references, during one request: the limits are for all that is searched."""
 
-    def __init__(self, identity: KeyHolder, lookup: Lookup) -> None:
+    def __init__(self, identity: KeyHolder, lookup: Lookup, spent: Spent) -> None:
         self.identity = identity
         self._lookup = lookup
+        self._spent = spent
         self._groups: dict[tuple[str, int], tuple[ValueRef, ...]] = {}
-        self._members = 0
-        self.records: dict[str, tuple[Value, ...] | None] = {}
+        self._records: dict[str, tuple[Value, ...] | None] = {}
+        self._group_records: dict[str, tuple[Value, ...] | None] = {}
+        self.read: dict[str, None] = {}  # what was looked up, in that order
         self.remarks: dict[str, None] = {}
         self.ended = ""
         self.lacks_index = False
@@ -175,9 +196,18 @@ class _Search:
         """All values of a record, looked up once; what is no name of a record is not looked up at all."""
         if Handle.for_lookup(handle) is None:
             return None
-        if handle not in self.records:
-            self.records[handle] = self._lookup.values(handle)
-        return self.records[handle]
+        if handle not in self._records:
+            self.read[handle] = None
+            self._records[handle] = self._lookup.values(handle)
+        return self._records[handle]
+
+    def _group(self, handle: str) -> tuple[Value, ...] | None:
+        if Handle.for_lookup(handle) is None:
+            return None
+        if handle not in self._group_records:
+            self.read[handle] = None
+            self._group_records[handle] = self._lookup.group(handle)
+        return self._group_records[handle]
 
     def direct(self, candidates: Sequence[_Candidate]) -> str | None:
         """The first reference that means the identity itself, for people."""
@@ -220,18 +250,19 @@ class _Search:
         """The entries of a group; none if it is no group; None if the search has reached its end."""
         key = _key(reference)
         if key not in self._groups:
-            if len(self._groups) >= MAX_GROUP_LOOKUPS:
+            if self._spent.lookups >= MAX_GROUP_LOOKUPS:
                 self.ended = f"a request may follow {MAX_GROUP_LOOKUPS:,} references and no more"
                 return None
-            if self._members >= MAX_GROUP_MEMBERS:
+            if self._spent.members >= MAX_GROUP_MEMBERS:
                 self.ended = f"a request may read {MAX_GROUP_MEMBERS:,} members of groups and no more"
                 return None
+            self._spent.lookups += 1
             self._groups[key] = self._resolve(reference, origin)
-            self._members += len(self._groups[key])
+            self._spent.members += len(self._groups[key])
         return self._groups[key]
 
     def _resolve(self, reference: ValueRef, origin: _Candidate) -> tuple[ValueRef, ...]:
-        values = self.record(reference.handle)
+        values = self._group(reference.handle)
         if values is None:
             self.remark(f"{origin.source} leads to a record that is not held here, which counts as no match")
             return ()
@@ -341,7 +372,7 @@ def _denied(who: str, demand: Demand, search: _Search, settings: Settings) -> De
     advice = "ask an administrator to give you the right, or identify yourself as somebody who has it"
     if search.lacks_index:
         advice = "an identity with index 0 is not enough here: identify yourself with the index of your key"
-    return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.records))
+    return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.read))
 
 
 def _missing(requirement: Requirement, settings: Settings) -> str:

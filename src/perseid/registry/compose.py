@@ -20,6 +20,9 @@ from .facts import Held
 from .results import Refused
 from .timestamps import stamp
 
+MAX_INDEX = 0x7FFF_FFFF
+"""The largest index there is."""
+
 BUILT_IN_TYPES = frozenset({"URL", "EMAIL", "DESC", "INET_HOST", "URN"})
 """Types that every deployed tool knows; with those that begin with `HS_` they need no definition (A6)."""
 
@@ -84,7 +87,7 @@ def moved_apart(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
     for value in kept:
         index = value.index
         while index in taken:
-            index += 1
+            index = index + 1 if index < MAX_INDEX else 1
         taken.add(index)
         found.append(replace(value, index=index))
     return found

@@ -67,14 +67,14 @@ class Context:
 
     def demand(self, demand: Demand) -> None:
         """Refuse whoever does not meet a demand."""
-        decision = authorise(self.who, demand, self.facts, self.facts.rules.administration)
+        decision = authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent)
         if not decision.allowed:
             raise Refused.by_decision(decision)
         self.reasons.append(decision.reason)
 
     def may(self, demand: Demand) -> bool:
         """Whether somebody meets a demand."""
-        return authorise(self.who, demand, self.facts, self.facts.rules.administration).allowed
+        return authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent).allowed
 
     @property
     def is_import(self) -> bool:
@@ -113,7 +113,10 @@ class Context:
     def registrable(self, held: Held) -> None:
         """Refuse a name that may not be registered: by the rules for all names, or by the namespace's policy."""
         try:
-            Handle.parse(str(held.asked))
+            if self.is_import:
+                Handle.keepable(str(held.asked))  # what another server registered is kept (H3)
+            else:
+                Handle.parse(str(held.asked))
         except InvalidName as problem:
             raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         if refusals := held.policy.check_name(held.asked):

@@ -5,8 +5,10 @@ a namespace has its policy, a prefix is homed here or not. Each record is read o
 number of its latest entry.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from perseid.ledger.entry import Entry, State
@@ -19,7 +21,7 @@ from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
-from .authorisation import Settings
+from .authorisation import Settings, Spent
 from .policy import PROFILES, Policy
 from .policy_text import InvalidPolicy
 from .results import Refused
@@ -31,6 +33,9 @@ POLICY_INDEX: Final = 1
 
 SITE_PREFIX: Final = "0.SITE"
 """The prefix of the installation's own records: no door writes them, and they are no handles."""
+
+MAX_ANCESTORS: Final = 32
+"""How many prefixes above one are looked at: real ones have two or three, and anybody may ask about a thousand."""
 
 _KEPT_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
 
@@ -93,6 +98,8 @@ class Facts:
         self._at = at  # an entry of the past, or None for now
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
+        self.spent = Spent()
+        """How much was searched for rights."""
 
     @property
     def rests_on(self) -> dict[bytes, int]:
@@ -109,6 +116,10 @@ class Facts:
     def assume(self, prefix: str, policy: Policy) -> None:
         """Decide as if a namespace had this policy: it is about to get it."""
         self._assumed[fold(prefix)] = policy
+
+    def is_assumed(self, prefix: str) -> bool:
+        """Whether a policy is assumed for a namespace."""
+        return fold(prefix) in self._assumed
 
     def policy(self, prefix: str) -> Policy:
         """The policy of a namespace. One that cannot be read any more allows nothing, rather than everything."""
@@ -145,6 +156,13 @@ class Facts:
             return None  # of a namespace whose policy cannot be read nothing is known
         return held.values if held.exists else None
 
+    def group(self, handle: str) -> tuple[Value, ...] | None:
+        """The same for a record that may hold a group: of a prefix that is not homed here any more nothing counts."""
+        name = Handle.for_lookup(handle)
+        if name is None or not (name.is_prefix_handle or self.is_responsible(name)):
+            return None
+        return self.values(handle)
+
     # Prefixes
 
     def is_homed(self, name: str) -> bool:
@@ -158,20 +176,24 @@ class Facts:
             return True
         if not handle.is_prefix_handle:
             return False
-        markers = (f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{above}" for above in prefixes.ancestors(handle.suffix))
+        markers = (f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{above}" for above in _ancestors(handle.suffix))
         return any(self.is_homed(marker) for marker in markers)
 
     def referral(self, handle: Handle) -> tuple[Value, ...]:
         """Where the service for a derived prefix handle that is not here can be learnt; empty if nowhere."""
         if not handle.is_prefix_handle:
             return ()
-        for above in prefixes.ancestors(handle.suffix):
+        for above in _ancestors(handle.suffix):
             held = self.held(Handle(PREFIX_OF_PREFIXES, above))
             if held.is_public:
                 found = [value for value in held.values if value.is_public and value.type in DELEGATION_TYPES]
                 if found:
                     return tuple(found)
         return ()
+
+
+def _ancestors(prefix: str) -> Iterator[str]:
+    return islice(prefixes.ancestors(prefix), MAX_ANCESTORS)
 
 
 @lru_cache(_KEPT_POLICIES)

@@ -21,7 +21,7 @@ from typing import Final, Self
 from perseid.ledger import Answers, CheckedClock, Ledger, LedgerError, Log, NewerFormat, Signer, Store
 from perseid.ledger.directory import DIRECTORY_MODE, prepare, sync_directory
 from perseid.ledger.errors import ReadOnly, Unusable
-from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION
+from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - part of what is offered here
 from perseid.names.errors import quoted
 
 from .authorisation import Settings

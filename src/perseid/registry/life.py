@@ -144,7 +144,7 @@ class Revive:
             raise Refused(ResponseCode.INVALID_VALUE, reason, "change its values as they are", "S8")
         before = _before_tombstone(context, held)
         earlier = _besides(before.record(), _lasting_types(held.policy))
-        values = compose(context, held, (*earlier, *moved_apart(kept_values(held), earlier)))
+        values = compose(context, held, (*earlier, *moved_apart(kept_values(held), earlier)), state=before.state)
         return written(context, held, Action.UPDATE, values, before.state)
 
 

@@ -37,6 +37,7 @@ from .namespaces import checked_prefix
 from .operations import already_exists, was_deleted
 from .policy import Policy
 from .policy_keys import Who
+from .policy_text import InvalidPolicy
 from .registry import Registry
 from .results import Minted, Refused
 from .transfer import administrators, checked_owner, makers_of
@@ -360,7 +361,11 @@ def _series(context: Context, order: Generate, count: int) -> _Series:
         advice = f"ask the service of the prefix {shown(prefix)}, or home the prefix here"
         raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
     policy = context.facts.policy(prefix)
-    scheme = policy.suffix_scheme()
+    try:
+        scheme = policy.suffix_scheme()
+    except InvalidPolicy as problem:
+        advice = "install the package that brings the scheme, or change the policy"
+        raise Refused(ResponseCode.INVALID_HANDLE, problem.message, advice, policy.line("scheme")) from problem
     if scheme is not None and lead:
         line = policy.line("scheme")
         reason = f"the suffix cannot begin with {shown(lead)}; the policy of this namespace says: {line}"

@@ -5,12 +5,13 @@ answers for it, and so are the types that the policy uses (A6). The policy is a 
 client that replaces the prefix handle touches it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
 from perseid.ledger.reading import CHUNK, Reading
+from perseid.ledger.requests import Lender
 from perseid.names import Handle, InvalidName, prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
@@ -24,8 +25,12 @@ from .compose import compose
 from .context import Context, Plan, check_indexes
 from .demands import Demand, Membership, Need, Role, shown
 from .facts import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Held
+from .makers import making
 from .policy import Policy
 from .results import Refused
+
+BY_DEFAULT = "by default"
+"""The note of a policy that a prefix got because it was homed without one."""
 
 _RESERVED_PREFIXES = frozenset({SITE_PREFIX, PREFIX_OF_PREFIXES})
 
@@ -55,21 +60,23 @@ class AddNamespace:
         """Home the prefix, store the policy, make the prefix handle and the types that are to be here."""
         checked_prefix(self.prefix)
         check_indexes(self.values)
-        context.demand(_making(self.prefix))
-        if context.facts.entry(record_key(policy_name(self.prefix))) is not None:
+        context.demand(_making(context, self.prefix))
+        entry = context.facts.entry(record_key(policy_name(self.prefix)))
+        if entry is not None and entry.why != BY_DEFAULT:
             reason = f"there is a namespace {shown(self.prefix)} already"
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
-        _check_fits(context, self.prefix, self.policy)
+        keeps_keys = _check_fits(context, self.prefix, self.policy)
         context.facts.assume(self.prefix, self.policy)
-        drafts = [_policy_draft(context, self.prefix, self.policy, Action.CREATE)]
+        action = Action.CREATE if entry is None else Action.UPDATE
+        drafts = [policy_draft(context, self.prefix, self.policy, action)]
         homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
         if not context.facts.is_homed(homed):
             drafts.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
         drafts += self._prefix_handle(context)
         types, elsewhere = self._types(context)
         drafts += types
-        return Plan(
-            lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere), tuple(drafts), reason=context.reasons[-1]
+        return _plan(
+            context, self.prefix, keeps_keys, drafts, lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere)
         )
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
@@ -86,17 +93,23 @@ class AddNamespace:
         elsewhere: list[str] = []
         for definition in definitions(self.policy):
             handle = definition.handle
-            if handle is None:
+            if handle is None or (held := context.facts.held(handle)).exists:
                 continue
-            if fold(handle.prefix) != fold(self.prefix) and not context.facts.is_responsible(handle):
+            if self._may_define(context, held):
+                values = compose(context, held, _defined(definition, held), creates=True)
+                drafts.append(context.draft(held, Action.CREATE, values))
+            else:
                 elsewhere.append(definition.type)
-                continue
-            held = context.facts.held(handle)
-            if not held.exists:
-                drafts.append(
-                    context.draft(held, Action.CREATE, compose(context, held, _defined(definition, held), creates=True))
-                )
         return drafts, tuple(elsewhere)
+
+    def _may_define(self, context: Context, held: Held) -> bool:
+        """Whether the record of a type is made along: in the new namespace, or where whoever asks may make names."""
+        handle = held.handle
+        if held.entry is not None or handle.is_prefix_handle or held.policy.check_name(handle):
+            return False
+        if fold(handle.prefix) == fold(self.prefix):
+            return True
+        return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +130,62 @@ class SetPolicy:
             reason = f"{shown(self.prefix)} is not homed here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
         entry = context.facts.entry(record_key(policy_name(self.prefix)))
-        _check_fits(context, self.prefix, self.policy)
+        keeps_keys = _check_fits(context, self.prefix, self.policy)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
             return Plan(lambda _: Namespace(self.prefix, self.policy, entry.seq), reason=context.reasons[-1])
         made = Action.CREATE if entry is None else Action.UPDATE
-        draft = _policy_draft(context, self.prefix, self.policy, made)
-        return Plan(lambda seq: Namespace(self.prefix, self.policy, seq), (draft,), reason=context.reasons[-1])
+        draft = policy_draft(context, self.prefix, self.policy, made)
+        return _plan(context, self.prefix, keeps_keys, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
 
 
-def _check_fits(context: Context, prefix: str, policy: Policy) -> None:
-    """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5)."""
+def _check_fits(context: Context, prefix: str, policy: Policy) -> bool:
+    """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5).
+
+    Whether records, if there were any, would be found under it as before.
+    """
     if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
         raise Refused.by_policy(refusals)
     try:
         before = context.facts.policy(prefix)
     except Refused:
-        return  # it cannot be read, and this one takes its place
-    first = record_key(f"{prefix}/")
-    has_policy = context.facts.entry(record_key(policy_name(prefix))) is not None
-    is_used = has_policy or bool(context.facts.reading.names(first, first[:-1] + b"0", 1))
-    if is_used and (refusals := before.may_change_to(policy)):
+        return True  # it cannot be read, and this one takes its place
+    finds_alike = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
+    entry = context.facts.entry(record_key(policy_name(prefix)))
+    if entry is not None and entry.why != BY_DEFAULT and (refusals := before.may_change_to(policy)):
         raise Refused.by_policy(refusals)
+    if before.case is policy.case and finds_alike:
+        return True
+    if context.facts.reading.names(*_names_under(prefix), 1):
+        raise _has_records(prefix, before)
+    return False
+
+
+def _plan(
+    context: Context, prefix: str, keeps_keys: bool, drafts: Sequence[Draft], answer: Callable[[int], Namespace]
+) -> Plan[Namespace]:
+    """The plan for a policy. Where it changes how names are found, there must be none until the very commit."""
+    fixed = tuple(drafts)
+    if keeps_keys:
+        return Plan(answer, fixed, reason=context.reasons[-1])
+    before = context.facts.rules.default_policy if context.facts.is_assumed(prefix) else context.facts.policy(prefix)
+
+    def make(lender: Lender) -> Sequence[Draft]:
+        if lender.any_between(*_names_under(prefix)):
+            raise _has_records(prefix, before)
+        return fixed
+
+    return Plan(answer, make=make, reason=context.reasons[-1])
+
+
+def _names_under(prefix: str) -> tuple[bytes, bytes]:
+    first = record_key(f"{prefix}/")
+    return first, first[:-1] + b"0"
+
+
+def _has_records(prefix: str, before: Policy) -> Refused:
+    line = before.line("case")
+    reason = f"{shown(prefix)} has records, which would not be found any more by other rules; its policy says: {line}"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "leave case and scheme as they are", "H5")
 
 
 def homed_prefixes(reading: Reading) -> Iterator[str]:
@@ -168,19 +216,27 @@ def checked_prefix(prefix: str) -> None:
         raise Refused(ResponseCode.INVALID_HANDLE, f"{fold(prefix)} belongs to the system itself", rule="H8")
 
 
-def _making(prefix: str) -> Demand:
-    """Server administrators make namespaces; for a derived one the parent's permission suffices (H6)."""
+def _making(context: Context, prefix: str) -> Demand:
+    """Server administrators make namespaces; for a derived one the parent's permission suffices (H6).
+
+    A prefix handle that exists has administrators of its own, and then theirs is the right.
+    """
     ways: list[tuple[Membership | Need, ...]] = [(Membership((Role.SERVER,)),)]
-    if (above := parent(prefix)) is not None:
-        need = Need(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True)
-        ways.append((need,))
+    above = parent(prefix)
+    prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
+    if context.facts.values(prefix_handle) is not None:
+        ways.append((Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),))
+    elif above is not None:
+        ways.append((Need(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True),))
     return Demand(f"make the namespace {shown(prefix)}", tuple(ways))
 
 
-def _policy_draft(context: Context, prefix: str, policy: Policy, action: Action) -> Draft:
+def policy_draft(context: Context, prefix: str, policy: Policy, action: Action, note: str | None = None) -> Draft:
+    """The entry that gives a namespace its policy."""
     value = Value(POLICY_INDEX, POLICY_TYPE, policy.to_toml().encode(), timestamp=context.now)
     name = policy_name(prefix)
-    return Draft(action, State.NORMAL, name, context.door, str(context.who), context.note, (value,))
+    note = context.note if note is None else note
+    return Draft(action, State.NORMAL, name, context.door, str(context.who), note, (value,))
 
 
 def _defined(definition: TypeDefinition, held: Held) -> tuple[Value, ...]:

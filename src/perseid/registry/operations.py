@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import homed_name, record_key
+from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.names import Handle, InvalidName, prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
@@ -27,6 +27,7 @@ from .demands import Differences, shown
 from .facts import SITE_PREFIX, Held, of_type
 from .identity import Anonymous
 from .makers import demand_making
+from .namespaces import BY_DEFAULT, policy_draft
 from .policy_keys import Who
 from .results import Changed, Refused
 
@@ -48,15 +49,20 @@ class Create:
         held = context.own(self.handle)
         context.registrable(held)
         check_indexes(self.values)
+        if held.exists and not held.is_public:
+            # Whoever is unknown learns nothing of such a name, not even that it is not free.
+            require_identity(context, f"create {shown(self.handle)}")
         if held.state is State.RESERVED:
             return self._register(context, held)
         if held.exists and not self.overwrite:
             raise already_exists(held)
         if held.exists:
             return self._replace(context, held)
-        if held.entry is not None and not self.again:
-            raise was_deleted(held)
         self._demand_making(context, held)
+        if held.entry is not None:
+            if not self.again:
+                raise was_deleted(held)
+            context.demand(demands.create(held.handle))
         values = compose(context, held, self.values, creates=True)
         return written(context, held, Action.CREATE, values, self._state)
 
@@ -81,8 +87,6 @@ class Create:
 
     def _register(self, context: Context, held: Held) -> Plan[Changed]:
         """Associate a reserved name with a thing: the right is with whom it was reserved for."""
-        if isinstance(context.who, Anonymous):
-            context.demand(demands.create(held.handle))
         kept = () if of_type(self.values, HS_ADMIN) else of_type(held.values, HS_ADMIN)
         if not context.may(demands.add(held.handle, self.values or _ANY_VALUE)):
             raise already_exists(held)
@@ -209,10 +213,22 @@ class Home:
                 if context.facts.is_homed(name) is self.unhome
             ]
         )
+        if drafts and not self.unhome:
+            drafts += self._default_policy(context, names[0])
         handle = Handle.keepable(homed_name(names[0]))
         entry = context.facts.entry(record_key(str(handle)))
         last = 0 if entry is None else entry.seq
         return Plan(lambda seq: Changed(handle, seq or last), drafts, reason=context.reasons[-1])
+
+    def _default_policy(self, context: Context, name: str) -> tuple[Draft, ...]:
+        """The policy of a prefix that has none: it is written down, so that a later default changes nothing here."""
+        prefix = name.partition("/")[2]
+        if "/" in prefix or fold(prefix) == PREFIX_OF_PREFIXES:
+            return ()
+        if context.facts.entry(record_key(policy_name(prefix))) is not None:
+            return ()
+        policy = context.facts.rules.default_policy
+        return (policy_draft(context, prefix, policy, Action.CREATE, BY_DEFAULT),)
 
     def _names(self) -> tuple[str, ...]:
         """The entries of the table: a prefix alone means its prefix handle, and is unhomed as such too."""
@@ -256,7 +272,9 @@ def require_living(held: Held, wanted: Sequence[Value]) -> None:
         allowed = {fold(type_) for type_ in says}
         differences = Differences.between(held.values, wanted)
         changed = (*differences.added, *differences.removed, *[one for pair in differences.modified for one in pair])
-        if not all(demands.is_admin(value) or fold(value.type) in allowed for value in changed):
+        kept = {fold(value.type) for value in wanted}
+        lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in says[:2]} - kept
+        if lost or not all(demands.is_admin(value) or fold(value.type) in allowed for value in changed):
             reason = f"{shown(held.asked)} has a tombstone: what it stood for is gone"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "revive it first, if the thing has come back", "S8")
 

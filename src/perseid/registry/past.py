@@ -162,7 +162,7 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
         raise not_found(past.held)
     wanted = select(entry.record(), query.indexes, query.types)
     if not query.public_only and wanted:
-        decision = may_read(who, past.held.handle, wanted, facts, facts.rules.administration)
+        decision = may_read(who, past.held.handle, wanted, facts, facts.rules.administration, facts.spent)
         if not decision.allowed:
             raise Refused.by_decision(decision)
     found = select(seen.values, query.indexes, query.types)
@@ -183,7 +183,7 @@ def page_size(limit: int) -> int:
 
 def may(facts: Facts, who: Identity, demand: Demand) -> bool:
     """Whether somebody meets a demand today."""
-    return authorise(who, demand, facts, facts.rules.administration).allowed
+    return authorise(who, demand, facts, facts.rules.administration, facts.spent).allowed
 
 
 class Past:

@@ -27,7 +27,7 @@ from . import demands
 from .authorisation import authorise
 from .demands import Demand, shown
 from .facts import SITE_PREFIX, Facts
-from .identity import Identity
+from .identity import Identity, LocalOperator
 from .namespaces import homed_prefixes
 from .past import DEFAULT_PAGE, SEE_ALL, may, page_size, public_action
 from .policy import Policy
@@ -148,12 +148,12 @@ def list_handles(
     `name` is a prefix, or its prefix handle; for `0.NA/0.NA/P` the handles of the prefixes derived from P are listed.
     Those who administer the namespace may also ask for names that were `deleted`.
     """
-    if not facts.rules.listing_allowed:
+    if not facts.rules.listing_allowed and not isinstance(who, LocalOperator):  # it is about the network
         raise _not_supported()
     prefix, first, end, homed = _range(name)
     if not any(facts.is_homed(each) for each in homed):
         raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", "ask the service of the prefix")
-    decision = authorise(who, _demand(prefix, facts.policy(prefix)), facts, facts.rules.administration)
+    decision = authorise(who, _demand(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent)
     if not decision.allowed:
         raise Refused.by_decision(decision)
     administers = may(facts, who, _demand(prefix))
@@ -178,7 +178,7 @@ def list_handles(
 
 def list_homed(facts: Facts, who: Identity) -> tuple[str, ...]:
     """The table of homed prefixes, as its entries are written (§16.7). Raises `Refused`."""
-    decision = authorise(who, demands.serve(OpCode.LIST_HOMED_NAS), facts, facts.rules.administration)
+    decision = authorise(who, demands.serve(OpCode.LIST_HOMED_NAS), facts, facts.rules.administration, facts.spent)
     if not decision.allowed:
         raise Refused.by_decision(decision)
     return tuple(homed_prefixes(facts.reading))

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from perseid.ledger import Append, Failed, Ledger, LedgerError, Mint, Moved, TooBusy
 from perseid.ledger import Minted as MintedEntries
-from perseid.ledger.requests import Appended, Outcome, Request
+from perseid.ledger.requests import Appended, Outcome, Request, RestsOn
+from perseid.wire.codes import ResponseCode
 
 from .context import Context, Operation, Plan
 from .facts import Facts, Rules
@@ -36,10 +37,17 @@ class Registry:
         self.ledger = ledger
         self.rules = rules
 
-    def do(self, operation: Operation[T], who: Identity, door: str, note: str = "") -> T:
-        """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`."""
+    def do(
+        self, operation: Operation[T], who: Identity, door: str, note: str = "", rests_on: RestsOn | None = None
+    ) -> T:
+        """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`.
+
+        `rests_on` is what the door itself read: the record with the key that proved who asks, and its entry.
+        """
+        if not note.isascii():
+            _check_text(note)
         for _ in range(ATTEMPTS):
-            plan, request = self._decide(operation, who, door, note)
+            plan, request = self._decide(operation, who, door, note, rests_on)
             if request is None:
                 return plan.answer(0)
             outcome = self.ledger.append(request)[0]
@@ -50,15 +58,17 @@ class Registry:
     def explain(self, operation: Operation[object], who: Identity, door: str) -> Explained:
         """Whether an operation would be carried out, and why or why not; nothing is done."""
         try:
-            plan, _ = self._decide(operation, who, door, "")
+            plan, _ = self._decide(operation, who, door, "", None)
         except Refused as refused:
             return Explained(False, refused.reason, refused.code, refused.advice, refused.rule)
         return Explained(True, plan.reason or "it is allowed")
 
-    def _decide(self, operation: Operation[T], who: Identity, door: str, note: str) -> tuple[Plan[T], Request | None]:
+    def _decide(
+        self, operation: Operation[T], who: Identity, door: str, note: str, also: RestsOn | None
+    ) -> tuple[Plan[T], Request | None]:
         with self.facts() as facts:
             plan = operation.decide(Context(facts, who, door, self.now(), note))
-            rests_on = facts.rests_on
+            rests_on = {**facts.rests_on, **(also or {})}
         if plan.make is not None:
             return plan, Mint(plan.make, rests_on)
         if not plan.drafts:
@@ -66,6 +76,7 @@ class Registry:
         if len(plan.drafts) == 1:
             return plan, Append(plan.drafts[0], rests_on, plan.redacts)
         drafts = plan.drafts
+        assert not plan.redacts, "what is erased goes with a single entry"  # noqa: S101 - for whoever plans
         return plan, Mint(lambda _: drafts, rests_on)
 
     # Reading
@@ -86,6 +97,14 @@ class Registry:
     def now(self) -> int:
         """Seconds since 1970, as the ledger's clock shows them."""
         return self.ledger.log.clock.now() // _SECOND
+
+
+def _check_text(text: str) -> None:
+    """Refuse text without a UTF-8 form, which some decoders let through."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Refused(ResponseCode.INVALID_VALUE, "the note holds half of a surrogate pair", rule="H4") from None
 
 
 def _first_entry(outcome: Outcome) -> int:

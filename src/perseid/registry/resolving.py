@@ -43,7 +43,8 @@ def resolve(query: Query, context: Context) -> Resolved:
     if query.public_only:
         found = tuple([value for value in found if value.is_public])
     elif found:
-        decision = may_read(context.who, held.handle, found, context.facts, context.facts.rules.administration)
+        facts = context.facts
+        decision = may_read(context.who, held.handle, found, facts, facts.rules.administration, facts.spent)
         if not decision.allowed:
             raise Refused.by_decision(decision)
         found = tuple([value for value in found if value.is_public or Permission.ADMIN_READ in value.permissions])

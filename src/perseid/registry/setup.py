@@ -20,18 +20,18 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records import Admin, ValueList
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.wire.codes import OpCode
+from perseid.wire.codes import ResponseCode
 
-from . import demands
 from .compose import compose
 from .context import Context, Plan
+from .demands import Demand, Membership, Role, shown
 from .identity import Identity
 from .minting import Maker, Mint, mint
 from .namespaces import AddNamespace, Namespace, SetPolicy, checked_prefix
 from .operations import Create, Home
 from .policy import PREFIX_MARK, Policy
 from .registry import Registry
-from .results import Changed
+from .results import Changed, Refused
 
 ADMIN_INDEX: Final = 100
 GROUP_INDEX: Final = 200
@@ -87,9 +87,13 @@ class KeepPrefixHandle:
     def decide(self, context: Context) -> Plan[Changed]:
         """Server administrators; nothing happens if there is a copy already."""
         checked_prefix(self.prefix)
-        context.demand(demands.serve(OpCode.HOME_NA))
-        held = context.facts.held(Handle(PREFIX_OF_PREFIXES, self.prefix))
-        if held.exists:
+        context.demand(Demand(f"keep a copy of {self.prefix}", ((Membership((Role.SERVER,)),),)))
+        handle = Handle(PREFIX_OF_PREFIXES, self.prefix)
+        if context.facts.is_responsible(handle):
+            reason = f"{shown(handle)} is served here, so there is no copy of it to keep"
+            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "make the namespace")
+        held = context.facts.held(handle)
+        if held.entry is not None:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
         draft = context.draft(held, Action.CREATE, compose(context, held, self.values, creates=True))
         return Plan(lambda seq: Changed(held.handle, seq), (draft,), reason=context.reasons[-1])

@@ -18,6 +18,7 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import record_key
 from perseid.names import CaseRule, Handle, InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.prefixes import is_derived
 from perseid.records import Admin, InvalidData
 from perseid.records.admin import AdminPermission
 from perseid.records.record import ascending
@@ -34,10 +35,9 @@ from .facts import Held
 from .facts import of_type as of_base_type
 from .identity import Identity
 from .life import held_for, with_value
-from .namespaces import checked_prefix
+from .namespaces import checked_prefix, namespaces
 from .operations import require_identity, written
 from .policy import Policy
-from .policy_keys import Who
 from .registry import Registry
 from .results import Changed, Refused
 
@@ -58,10 +58,13 @@ class Transfer:
         """What the change of administrators needs on the record: MODIFY_ADMIN, and REMOVE_ADMIN if there are more."""
         held = context.own(self.handle)
         require_identity(context, f"transfer {shown(self.handle)}")
-        owner = checked_owner(context, self.to)
-        ways = (_transferring(held, _with_owner(held, owner)), demands.read(held.handle))
+        wanted = _with_owner(held, named_owner(self.to))
+        ways = (_transferring(held, wanted), demands.read(held.handle))
         if not held.exists or not (held.is_public or any(map(context.may, ways))):
             raise not_found(held)
+        if Differences.between(held.values, wanted).permissions:
+            context.demand(_transferring(held, wanted))  # before anything is told of the new owner's record
+        owner = checked_owner(context, self.to)
         values = _handed_over(context, held, owner)
         if values is None:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=f"{shown(held.asked)} has that owner already")
@@ -155,13 +158,20 @@ class LinkMetadata:
 # Owners
 
 
-def checked_owner(context: Context, owner: ValueRef) -> Admin:
-    """An administrator with all permissions; refused if nobody could prove to be it."""
+def named_owner(owner: ValueRef) -> Admin:
+    """An administrator with all permissions; refused if that is no name."""
     try:
-        handle = Handle.parse(owner.handle)
+        Handle.parse(owner.handle)
     except InvalidName as problem:
         reason = f"{shown(str(owner))} cannot own anything: {problem}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "name an owner as INDEX:HANDLE", problem.rule) from problem
+    return Admin(owner)
+
+
+def checked_owner(context: Context, owner: ValueRef) -> Admin:
+    """The same; refused also if nobody could prove to be it. Whoever asks must have the right to transfer."""
+    admin = named_owner(owner)
+    handle = Handle.parse(owner.handle)
     if context.facts.is_responsible(handle):
         held = context.facts.held(handle)
         missing = "" if held.exists else f"there is no record of {shown(handle)}, whose prefix is homed here"
@@ -170,7 +180,7 @@ def checked_owner(context: Context, owner: ValueRef) -> Admin:
         if missing:
             reason = f"{shown(str(owner))} cannot own anything: {missing}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name a key or a group that exists", "S1")
-    return Admin(owner)
+    return admin
 
 
 def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
@@ -234,6 +244,12 @@ class _Page:
         return Plan(lambda _: turned, tuple(drafts), reason=context.reasons[-1] if context.reasons else "")
 
 
+def _seeing_all(prefix: str) -> Demand:
+    """The right to see all names under a prefix, reserved and unpublished ones included."""
+    listing = demands.list_handles(prefix)
+    return replace(listing, alternatives=(*listing.alternatives, (Membership((Role.SERVER,)),)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Start:
     """Find out what a transfer has to go through."""
@@ -249,9 +265,12 @@ class _Start:
             advice = f"ask the service of the prefix {shown(prefix)}, or home the prefix here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
         policy = context.facts.policy(prefix)
-        if policy.who_may_list not in (Who.AUTHENTICATED, Who.PUBLIC):
-            listing = demands.list_handles(prefix)
-            context.demand(replace(listing, alternatives=(*listing.alternatives, (Membership((Role.SERVER,)),))))
+        # Also where the policy opens the list: what is refused later names records that no list shows.
+        context.demand(_seeing_all(prefix))
+        if self.what.derived:
+            for below in namespaces(context.facts.reading):
+                if is_derived(below, prefix):
+                    context.demand(_seeing_all(below))
         if lead and self.what.derived:
             reason = f"{shown(self.what.where)} is no prefix, so no prefix is derived from it"
             raise Refused(ResponseCode.INVALID_HANDLE, reason, f"transfer {shown(prefix)} as a whole", "H6")

@@ -1,0 +1,198 @@
+"""Ways round the rules that somebody thought of, each closed."""
+
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger import Action, Append, Draft, State
+from perseid.names import Handle
+from perseid.records import Value
+from perseid.records.admin import AdminPermission
+from perseid.records.value import Permission, ValueRef
+from perseid.registry.authorisation import MAX_GROUP_LOOKUPS, Settings
+from perseid.registry.context import Context
+from perseid.registry.demands import list_handles
+from perseid.registry.facts import MAX_ANCESTORS, Rules
+from perseid.registry.namespaces import AddNamespace, SetPolicy
+from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.policy import PROFILES
+from perseid.registry.policy_keys import Who
+from perseid.registry.registry import Registry
+from perseid.registry.resolving import Query
+from perseid.registry.results import Refused
+from perseid.registry.setup import KeepPrefixHandle
+from perseid.wire.codes import ResponseCode
+from tests.registry.registries import (
+    NOBODY,
+    OPERATOR,
+    add_namespace,
+    admin,
+    handle,
+    key_holder,
+    registry_in_memory,
+)
+
+FREE = PROFILES["free"]
+URL = Value.text(1, "URL", "https://example.org/")
+
+
+def refused(registry: Registry, operation: object, who: object) -> ResponseCode:
+    with pytest.raises(Refused) as caught:
+        registry.do(operation, who, "native")  # type: ignore[arg-type]
+    return caught.value.code
+
+
+def exists(registry: Registry, name: str) -> bool:
+    with registry.facts() as facts:
+        return facts.held(Handle.keepable(name)).exists
+
+
+def test_whoever_may_derive_a_prefix_makes_no_names_elsewhere_by_naming_types() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "1:99/na", AdminPermission.ADD_NA))
+        add_namespace(registry, "20")
+        registry.do(Create(handle("20/GONE"), (URL,)), OPERATOR, "cli")
+        registry.do(Delete(handle("20/GONE")), OPERATOR, "cli")
+        types = ("20/INTRUDER", "20/GONE", "0.NA/777", "0.NA/0.NA")
+        named = zip(("work_type", "expression_type", "object_type", "metadata_type"), types, strict=True)
+        made = registry.do(AddNamespace("10.1", replace(FREE, **dict(named))), key_holder(1, "99/na"), "native")  # type: ignore[arg-type]
+        assert set(types) <= set(made.types_elsewhere)
+        assert not any(exists(registry, name) for name in types)
+
+
+def test_the_parent_does_not_take_over_a_derived_prefix_that_exists() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "1:99/na", AdminPermission.ADD_NA))
+        registry.do(Home("0.NA/10.5"), OPERATOR, "cli")
+        registry.do(Create(handle("0.NA/10.5"), (admin(100, "1:98/own"),)), OPERATOR, "cli")
+        policy = replace(FREE, who_may_mint=Who.AUTHENTICATED)
+        assert refused(registry, AddNamespace("10.5", policy), key_holder(1, "99/na")) is ResponseCode.INVALID_ADMIN
+        registry.do(AddNamespace("10.5", policy), key_holder(1, "98/own"), "native")
+
+
+def test_a_home_only_administrator_does_not_make_prefix_handles() -> None:
+    rules = Rules(Settings(home_only_admins=(ValueRef(1, "88/homer"),)))
+    with registry_in_memory(rules=rules) as registry:
+        copy = KeepPrefixHandle("66", (admin(100, "1:88/homer"),))
+        assert refused(registry, copy, key_holder(1, "88/homer")) is ResponseCode.INVALID_ADMIN
+        assert refused(registry, copy, OPERATOR) is ResponseCode.HANDLE_ALREADY_EXISTS, "it is served here"
+
+
+def test_a_default_policy_is_written_down_when_a_prefix_is_homed() -> None:
+    with registry_in_memory() as registry:
+        registry.do(Home("0.NA/40"), OPERATOR, "cli")
+        registry.do(Create(handle("40/abc"), (URL,)), OPERATOR, "cli")
+        registry.rules = replace(registry.rules, default_policy=PROFILES["exact"])
+        assert registry.resolve(Query(handle("40/ABC")), NOBODY).values
+        assert refused(registry, Create(handle("40/ABC"), ()), OPERATOR) is ResponseCode.HANDLE_ALREADY_EXISTS
+
+
+def test_a_name_made_while_a_case_rule_is_decided_is_not_lost() -> None:
+    with registry_in_memory() as registry:
+        registry.do(Home("0.NA/41"), OPERATOR, "cli")
+        plan, request = registry._decide(AddNamespace("41", PROFILES["exact"]), OPERATOR, "cli", "", None)
+        assert plan.reason
+        assert request is not None
+        registry.do(Create(handle("41/abc"), (URL,)), OPERATOR, "cli")
+        (outcome,) = registry.ledger.append(request)
+        assert "has records" in str(getattr(outcome, "error", ""))
+        assert registry.resolve(Query(handle("41/ABC")), NOBODY).values
+
+
+def test_a_namespace_with_names_does_not_become_cordra() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "2000.01")
+        name = Handle.keepable("2000.01/EEF4DF17361A42E2B975E554663B70C3?part=1")
+        registry.do(Create(name, (URL,)), OPERATOR, "cli")
+        cordra = replace(PROFILES["cordra"], case=FREE.case)
+        assert refused(registry, SetPolicy("2000.01", cordra), OPERATOR) is ResponseCode.INVALID_VALUE
+        assert registry.resolve(Query(name), NOBODY).values
+
+
+def test_a_deleted_name_is_not_revived_by_whoever_may_mint() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", replace(FREE, who_may_mint=Who.AUTHENTICATED), admin(100, "1:9/adm"))
+        registry.do(Create(handle("10/a"), (URL,)), OPERATOR, "cli")
+        registry.do(Delete(handle("10/a")), OPERATOR, "cli")
+        again = Create(handle("10/a"), (URL,), again=True)
+        assert refused(registry, again, key_holder(1, "77/x")) is ResponseCode.INVALID_ADMIN
+        registry.do(again, key_holder(1, "9/adm"), "native")
+
+
+def test_what_the_door_read_is_checked_at_commit_too() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "300:10/me"))
+        registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
+        with registry.facts() as facts:
+            key = facts.held(handle("10/me"))
+        registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
+        with pytest.raises(Exception, match="others kept changing"):
+            registry.do(Create(handle("10/x"), ()), key_holder(300, "10/me"), "native", rests_on={key.key: key.seq})
+
+
+def test_a_group_under_a_prefix_that_is_not_homed_any_more_gives_no_rights() -> None:
+    with registry_in_memory() as registry:
+        for prefix in ("10", "60"):
+            add_namespace(registry, prefix)
+        members = Value(200, "HS_VLIST", bytes.fromhex("00000001") + b"\0\0\0\x04" + b"77/x" + b"\0\0\0\x01")
+        registry.do(Create(handle("60/group"), (members,)), OPERATOR, "cli")
+        registry.do(Create(handle("10/c"), (URL, admin(100, "200:60/group"))), OPERATOR, "cli")
+        change = Modify(handle("10/c"), (replace(URL, data=b"x"),))
+        registry.do(change, key_holder(1, "77/x"), "native")
+        registry.do(Home("0.NA/60", unhome=True), OPERATOR, "cli")
+        other = Modify(handle("10/c"), (replace(URL, data=b"y"),))
+        assert refused(registry, other, key_holder(1, "77/x")) is ResponseCode.INVALID_ADMIN
+
+
+def test_the_search_for_rights_is_bounded_for_all_questions_of_a_request_together() -> None:
+    with registry_in_memory() as registry:
+        groups = [Value(200 + number, "HS_VLIST", bytes(4)) for number in range(1_500)]
+        add_namespace(registry, "10", "free", *(admin(10_000 + n, f"{200 + n}:0.NA/10") for n in range(400)))
+        registry.do(Add(handle("0.NA/10"), tuple(groups)), OPERATOR, "cli")
+        with registry.facts() as facts:
+            context = Context(facts, key_holder(1, "77/x"), "native", 0)
+            assert not any(context.may(list_handles("10")) for _ in range(5))
+            assert facts.spent.lookups == MAX_GROUP_LOOKUPS
+
+
+def test_a_prefix_of_a_thousand_segments_is_not_climbed() -> None:
+    with registry_in_memory() as registry:
+        asked: list[str] = []
+        with registry.facts() as facts:
+            facts.is_homed = lambda name: bool(asked.append(name))  # type: ignore[method-assign,func-returns-value]
+            assert not facts.is_responsible(Handle("0.NA", ".".join("a" * 1_000)))
+        assert len(asked) <= MAX_ANCESTORS + 2
+
+
+def test_what_was_hidden_and_removed_stays_hidden_in_the_past() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "1:9/adm"))
+        mail = Value.text(2, "EMAIL", "alice@example.org")
+        first = registry.do(Create(handle("10/a"), (URL, mail)), OPERATOR, "cli").seq
+        registry.do(Modify(handle("10/a"), (replace(mail, permissions=Permission(0x0C)),)), OPERATOR, "cli")
+        registry.do(Remove(handle("10/a"), (2,)), OPERATOR, "cli")
+        assert [v.index for v in registry.resolve(Query(handle("10/a")), NOBODY, at=first).values] == [1]
+
+
+def test_a_note_without_a_stored_form_is_refused_in_words() -> None:
+    with registry_in_memory() as registry, pytest.raises(Refused, match="surrogate"):
+        registry.do(Home("0.NA/10"), OPERATOR, "cli", "\ud800")
+
+
+def test_imported_names_are_kept_as_they_were_registered_elsewhere() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10")
+        odd = Handle.keepable("10/bad\u202ename")
+        assert refused(registry, Create(odd, (URL,)), OPERATOR) is ResponseCode.INVALID_HANDLE
+        registry.do(Create(odd, (URL,)), OPERATOR, "import")
+        assert registry.resolve(Query(odd), NOBODY).values
+
+
+def test_a_tombstone_keeps_saying_why() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10")
+        values = (Value.text(1, FREE.tombstone_reason_type, "burnt"), Value.text(2, "DESC", "x"), admin(100, "1:9/a"))
+        registry.ledger.append(
+            Append(Draft(Action.TOMBSTONE, State.TOMBSTONE, "10/t", "cli", "local:alice", values=values))
+        )
+        assert refused(registry, Remove(handle("10/t"), (1,)), OPERATOR) is ResponseCode.INVALID_VALUE
