@@ -22,7 +22,7 @@ from perseid.ledger.keys import homed_name, policy_name
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.redaction import redaction
 from perseid.ledger.requests import Append
-from perseid.ledger.signing import WrongKey
+from perseid.ledger.signing import WrongKey, rotate_key
 from perseid.ledger.store import READERS, Store
 from perseid.ledger.verification import InvalidProof, open_checkpoint
 from perseid.records import Value
@@ -374,3 +374,16 @@ def test_readers_are_never_wrong_while_prefixes_come_and_go(opened: Ledger) -> N
     stop.set()
     reader.join()
     assert wrong == []
+
+
+def test_a_key_that_another_process_exchanged_is_looked_for_again(store: Store, where: str, tmp_path: Path) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    successor = Signer.generate(SIGNER.name, bytes(range(9, 41)))
+    with (
+        Ledger(log, Answers(tmp_path / "answers"), SIGNER, lambda: successor) as ledger,
+        second_node(where, tmp_path / "other") as other,
+    ):
+        rotate_key(other.log, SIGNER, successor, "cli", "local:alice")
+        ledger.append(change("a"))
+        until(lambda: signed_size(ledger, successor) == 2)

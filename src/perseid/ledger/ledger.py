@@ -41,10 +41,18 @@ class Closing(Exception):
 class Ledger:
     """One process's access to a ledger: append, read, resolve. For any number of threads."""
 
-    def __init__(self, log: Log, answers: Answers, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        answers: Answers,
+        signer: Signer | None = None,
+        renew: Callable[[], Signer | None] = lambda: None,
+    ) -> None:
+        """`renew` looks for the key again, when another process has exchanged it."""
         self.log = log
         self.answers = answers
         self._signer = signer
+        self._renew = renew
         self._signing = threading.Lock()
         self._stop = threading.Event()
         self._told = threading.Event()  # that the view must be looked at
@@ -259,8 +267,15 @@ class Ledger:
             try:
                 sign_checkpoint(self.log, self._signer)
             except WrongKey as error:
-                _logger.warning("no more checkpoints are signed by this process: %s", error)
-                self._signer = None
+                self._signer = self._renewed(error)
+
+    def _renewed(self, error: WrongKey) -> Signer | None:
+        """The key that took the place of the one in use, if it is there."""
+        new = self._renew()
+        if new is None or self._signer is None or new.public == self._signer.public:
+            _logger.warning("no more checkpoints are signed by this process: %s", error)
+            return None
+        return new
 
     def _unless_closing(self, _done: int) -> None:
         if self._stop.is_set():

@@ -56,6 +56,11 @@ class Reading:
         return str(self._connection.execute(select(ledger.c.origin)).scalar_one())
 
     @property
+    def signer(self) -> str:
+        """The public key that signs checkpoints now."""
+        return str(self._connection.execute(select(ledger.c.signer)).scalar_one())
+
+    @property
     def size(self) -> int:
         """How many entries there are, which is the number of the last one."""
         self._cursor.execute(self._statements.head)

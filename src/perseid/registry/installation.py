@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,6 +34,8 @@ LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
 KEYS_NAME: Final = "keys"
 CHECKPOINT_KEY: Final = "checkpoint.key"
+NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
+"""The key that is about to take over, while a rotation is under way."""
 
 MAX_ORIGIN: Final = 200
 """The longest origin of a log in characters: it stands in every checkpoint, and a restore makes it longer."""
@@ -101,9 +104,9 @@ class Installation:
             log = new_log(store, accept_clock=accept_clock)
             ledger = None
             if writable:
-                signer = _signer(directory)
+                signer = _signer(directory, log)
                 answers = stack.enter_context(Answers(directory / ANSWERS_NAME))
-                ledger = Ledger(log, answers, signer)
+                ledger = Ledger(log, answers, signer, partial(_signer, directory, log))
             stack.pop_all()
         return cls(directory, config, log, ledger)
 
@@ -231,8 +234,19 @@ def _check_rights(path: Path, forbidden: int) -> None:
         raise InstallationProblem(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
 
 
-def _signer(directory: Path) -> Signer:
-    path = directory / KEYS_NAME / CHECKPOINT_KEY
+def _signer(directory: Path, log: Log) -> Signer:
+    """The key that signs checkpoints: the next one, if a rotation was broken off after it had taken over."""
+    keys = directory / KEYS_NAME
+    following = keys / NEXT_CHECKPOINT_KEY
+    if following.exists():
+        signer = _read_signer(following)
+        with log.reading() as reading:
+            if reading.signer == str(signer.public):
+                return signer
+    return _read_signer(keys / CHECKPOINT_KEY)
+
+
+def _read_signer(path: Path) -> Signer:
     try:
         _check_rights(path, _OTHERS_READ)
         return Signer.from_octets(path.read_bytes())
