@@ -1,0 +1,107 @@
+"""Commands that are loaded when they are used; the package's docstring says how a module offers them.
+
+The help of the program and the completion of its words need one line about each command, which stands here.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+
+from ._help import Command, Group
+
+TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Installation": {
+        "init": ("installations", "Make an installation: settings, keys, ledger, first administrator."),
+        "config": ("installations", "Show the settings, and where each comes from."),
+        "check": ("keeping", "Look for what is wrong with an installation, and say what to do."),
+        "upgrade": ("installations", "Bring the ledger's tables to the version of this program."),
+        "backup": ("keeping", "Copy the ledger into a file, also while others write."),
+        "restore": ("keeping", "Make an installation from backups, verified."),
+        "rebuild": ("keeping", "Make the views anew from the ledger."),
+        "key": ("keeping", "Show and exchange the keys that sign."),
+    },
+    "Namespaces": {
+        "namespace": ("namespaces", "Make namespaces, and say what holds in them."),
+    },
+    "Identifiers": {
+        "mint": ("minting", "Make new names, and a record for each."),
+        "reserve": ("minting", "Make names for later, which stand for nothing yet."),
+        "create": ("records", "Make a record under a name that you chose."),
+        "resolve": ("records", "Show what a name stands for, or stood for at a time."),
+        "set": ("records", "Put values in the place of others, or replace a whole record."),
+        "add": ("records", "Add values to a record."),
+        "remove": ("records", "Remove values from a record."),
+        "delete": ("records", "Delete a record, where the policy allows it."),
+        "publish": ("lives", "Let everybody resolve a name."),
+        "unpublish": ("lives", "Hide a name from everybody but its administrators."),
+        "tombstone": ("lives", "Say that a thing is gone, why, and what replaces it."),
+        "transfer": ("lives", "Give names to another owner."),
+        "redact": ("lives", "Erase a value from the past, for good."),
+        "explain": ("explaining", "Say whether something would be allowed, and why not."),
+    },
+    "Finding and history": {
+        "list": ("records", "List the names of a namespace."),
+        "history": ("history", "Show what a name was."),
+        "log": ("history", "Show what happened in the whole ledger."),
+        "prove": ("history", "Prove what a name is, in a file that anybody can check."),
+        "verify": ("verifying", "Check a proof, or the whole ledger."),
+    },
+}
+"""The commands by the headings of the help: the module that has each, and what it is for in one line."""
+
+EXAMPLES: Final = "For example:"
+"""The line of a docstring behind which examples stand."""
+
+
+class Summary(Command):
+    """What is known about a command before it is loaded."""
+
+    module: str = ""
+
+    def load(self) -> Any:
+        """The command itself."""
+        assert self.name is not None  # noqa: S101 - every one in the table has a name
+        found = import_module(f".{self.module}", __package__).commands[self.name]
+        if isinstance(found, typer.Typer):
+            loaded: Any = typer.main.get_group(found)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            command(alone, self.name)(found)
+            loaded = typer.main.get_command(alone)
+        loaded.name = self.name
+        return loaded
+
+
+class Lazy(Group):
+    """The program's group of commands: those that it is given, and those of the table."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for panel, commands in TABLE.items():
+            for name, (module, text) in commands.items():
+                summary = Summary(name, help=text, rich_help_panel=panel)
+                summary.module = module
+                self.commands[name] = summary
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that words mean, loaded."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.load() if isinstance(found, Summary) else found, rest
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, with the examples of its docstring below its options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES}\n")
+        lines = [line.strip() for line in examples.splitlines() if line.strip()]
+        # A paragraph for each, indented so that Markdown takes it as it stands.
+        below = "".join(f"\n\n    {line}" for line in lines)
+        epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{below}" if lines else None
+        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(function)
+        return function
+
+    return register

@@ -1,0 +1,143 @@
+"""Where commands work and as whom: an installation's directory, opened for one command.
+
+On a directory the command line is server administrator by right of the file permissions, recorded as `local:<user>`;
+`--as INDEX:HANDLE` acts as, and is limited to, that identity. The namespace's policy binds both.
+
+How commands are declared stands in the package's docstring. Most are a few lines over what is here:
+
+    def delete(handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+        with opened(directory, acting_as) as place:
+            show_changed(place.do(Delete(named(handle))), json)
+"""
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias, TypeVar
+
+import typer
+
+from perseid.names import Handle, InvalidName, Reference, parse_human
+from perseid.records.errors import InvalidData
+from perseid.records.refs import ref_from_text
+from perseid.records.value import ValueRef
+from perseid.registry.context import Operation
+from perseid.registry.facts import Rules
+from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof
+from perseid.registry.installation import Installation
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.results import Changed
+
+from ._output import print_json
+
+DOOR: Final = "cli"
+"""What the ledger records as the way in."""
+
+DEFAULT_DIRECTORY: Final = "perseid-data"
+VARIABLE: Final = "PERSEID_DIR"
+
+Directory: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("-d", "--directory", metavar="DIR", help=f"The installation. ${VARIABLE}, or ./{DEFAULT_DIRECTORY}."),
+]
+"""The option that every command has which works on an installation."""
+
+ActingAs: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--as", metavar="INDEX:HANDLE", help="Act as this identity, with its rights instead of yours."),
+]
+"""The option of commands that need a right."""
+
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="HANDLE", help="The name: a handle, `hdl:` URI or resolver URL.")
+]
+"""The argument of commands about one name; `named` and `asked_for` read it."""
+
+Prefix: TypeAlias = Annotated[str, typer.Argument(metavar="PREFIX", help="The prefix of the namespace.")]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An opened installation, and who works on it."""
+
+    installation: Installation
+    registry: Registry
+    who: Identity
+
+    def do(self, operation: Operation[T], note: str = "") -> T:
+        """Carry out an operation; when this returns, it is durable."""
+        return self.registry.do(operation, self.who, DOOR, note)
+
+
+@contextmanager
+def opened(directory: Path | None, acting_as: str | None = None) -> Iterator[Place]:
+    """Open the installation that a command is meant for."""
+    who = identity(acting_as)
+    with Installation.open(directory_of(directory)) as installation:
+        yield Place(installation, registry_of(installation), who)
+
+
+def registry_of(installation: Installation) -> Registry:
+    """The registry over an installation that is open, with the rules of its settings."""
+    config = installation.config
+    default = PROFILES[config.default_profile]
+    return Registry(installation.ledger, Rules(installation.administration, default, config.server_listing_allowed))
+
+
+def directory_of(given: Path | None) -> Path:
+    """The directory that was given, or the one from the environment, or the default one."""
+    return given or Path(os.environ.get(VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def identity(acting_as: str | None) -> Identity:
+    """Who works: the system user, or whom they act as."""
+    if acting_as is None:
+        return LocalOperator(_user())
+    return KeyHolder(reference(acting_as, "--as"), Proof.FILE_PERMISSION)
+
+
+def reference(text: str, option: str) -> ValueRef:
+    """Take `INDEX:HANDLE` from an option."""
+    try:
+        found = ref_from_text(text)
+        Handle.parse(found.handle)
+    except (InvalidData, InvalidName) as problem:
+        raise typer.BadParameter(f"{problem}; write INDEX:HANDLE, as in 300:0.NA/12345", param_hint=option) from problem
+    return found
+
+
+def named(text: str) -> Handle:
+    """The name that a change is about. Query and fragment belong to look-ups, so a URI with one is refused."""
+    found = parse_human(text)
+    if found.tail:
+        message = f"{found.tail} is a query or fragment, which belongs to a look-up; name {found.handle} alone"
+        raise typer.BadParameter(message, param_hint="HANDLE")
+    return found.handle
+
+
+def asked_for(text: str) -> Reference:
+    """The name that is looked up; also one that could not be registered here."""
+    return parse_human(text, for_lookup=True)
+
+
+def show_changed(changed: Changed, json: bool) -> None:
+    """Print the name of a record that was changed; it is durable by then."""
+    if json:
+        print_json({"handle": str(changed.handle), "seq": changed.seq})
+    else:
+        typer.echo(str(changed.handle))
+
+
+def _user() -> str:
+    """The system user as the system knows it, whatever variables say: it stands in the ledger for ever."""
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid-{number}"

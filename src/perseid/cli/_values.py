@@ -1,0 +1,197 @@
+"""Values as people type them: `[INDEX:]TYPE[!private]=DATA`, or a whole record in JSON.
+
+DATA is text, `@FILE` (the octets of a file, `@-` of standard input) or `base64:…`; for structured types it is what
+people write of them: `HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. Behind
+the type `!private` makes a value that administrators read, and `!public` one that everybody does.
+
+Where no index is given a free one is chosen, from 1, for HS_ADMIN from 100 as deployed tools do. That needs the
+record, so it happens while an operation is decided: see `placed` and `put`.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from perseid.names.characters import fold
+from perseid.names.errors import quoted
+from perseid.records.binary import MAX_OCTETS
+from perseid.records.errors import InvalidData
+from perseid.records.json_form import values_from_json
+from perseid.records.plain import MAX_JSON_OCTETS, parse_json
+from perseid.records.typed import check_length, data_from_text, data_to_text
+from perseid.records.types import HS_ADMIN, HS_SECKEY, URL, has_type
+from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value
+from perseid.registry.context import FIRST_ADMIN_INDEX
+
+FILE_MARK: Final = "@"
+STANDARD_INPUT: Final = "-"
+PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+"""The permissions of a value that administrators alone may read."""
+
+_FORM = "[INDEX:]TYPE=DATA, as in URL=https://example.org/ or 2:EMAIL=help@example.org"
+_GIVEN = re.compile(r"(?:(?P<index>[0-9]{1,10}):)?(?P<type>[^=!]+)(?:!(?P<mark>[^=]*))?=(?P<data>.*)", re.DOTALL)
+_MARKS = {"private": PRIVATE, "public": DEFAULT_PERMISSIONS}
+_MAX_INDEX = 0x7FFF_FFFF
+
+ValueOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        metavar="[INDEX:]TYPE=DATA",
+        help="A value of the record; may be repeated. DATA is text, @FILE or base64:…; TYPE!private hides it.",
+    ),
+]
+UrlOption: TypeAlias = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="Where the thing is: short for --value URL=…")
+]
+ValueArguments: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[INDEX:]TYPE=DATA...", help="Values. DATA is text, @FILE or base64:…; TYPE!private hides it."
+    ),
+]
+FromOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="FILE", help="A whole record in JSON, as `resolve --json` prints it; - is standard input."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as somebody typed it: what they left out is open."""
+
+    type: str
+    data: bytes
+    index: int | None = None
+    permissions: Permission | None = None
+
+    @property
+    def first_index(self) -> int:
+        """From where on a free index is looked for."""
+        return FIRST_ADMIN_INDEX if has_type(self.type, HS_ADMIN) else 1
+
+    def at(self, index: int, ttl: int) -> Value:
+        """The value at an index."""
+        permissions = DEFAULT_PERMISSIONS if self.permissions is None else self.permissions
+        return Value(index, self.type, self.data, ttl, permissions=permissions)
+
+    def instead_of(self, old: Value) -> Value:
+        """The value in the place of another, which keeps what nobody spoke of."""
+        permissions = old.permissions if self.permissions is None else self.permissions
+        return replace(old, type=self.type, data=self.data, permissions=permissions)
+
+
+def parse(text: str) -> Given:
+    """Take `[INDEX:]TYPE=DATA`."""
+    found = _GIVEN.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{quoted(text)} is no value; write {_FORM}")
+    type_, mark = found["type"].strip(), found["mark"]
+    if mark is not None and mark not in _MARKS:
+        raise typer.BadParameter(f"{quoted(mark)} is not known behind a type; there are !private and !public")
+    index = None if found["index"] is None else int(found["index"])
+    if not type_ or ":" in type_ or (index is not None and not 0 < index <= _MAX_INDEX):
+        raise typer.BadParameter(f"{quoted(text)} is no value: an index is a number from 1 on; write {_FORM}")
+    try:
+        data = _data(type_, found["data"])
+    except InvalidData as problem:
+        raise typer.BadParameter(f"{quoted(type_)}: {problem}") from problem
+    permissions = _MARKS[mark] if mark else PRIVATE if has_type(type_, HS_SECKEY) else None
+    return Given(type_, data, index, permissions)
+
+
+def parse_all(texts: Iterable[str] | None, url: str | None = None) -> tuple[Given, ...]:
+    """Take the values of a command."""
+    first = () if url is None else (Given(URL, _data(URL, url)),)
+    return (*first, *[parse(text) for text in texts or ()])
+
+
+def read_record(path: str) -> tuple[Value, ...]:
+    """The values of a record in JSON, from a file or standard input: `{"values": […]}`, an array, or one value."""
+    octets = _octets(path, MAX_JSON_OCTETS)
+    return values_from_json(parse_json(octets))
+
+
+def read_text(path: str) -> str:
+    """A text in UTF-8, from a file or standard input."""
+    octets = _octets(path, MAX_JSON_OCTETS)
+    try:
+        return octets.decode("utf-8-sig")  # some editors write a mark before the first line
+    except UnicodeDecodeError as error:
+        raise InvalidData(f"{quoted(path)} is not UTF-8: octet {error.start + 1}") from None
+
+
+def placed(given: Sequence[Given], taken: Iterable[Value] = (), ttl: int | None = None) -> tuple[Value, ...]:
+    """The values to add beside those that are there, each with an index."""
+    used = {value.index for value in taken} | {each.index for each in given if each.index is not None}
+    life = Value(1, "", b"").ttl if ttl is None else ttl
+    found = []
+    for each in given:
+        index = each.index
+        if index is None:
+            index = next(free for free in count(each.first_index) if free not in used)
+            used.add(index)
+        found.append(each.at(index, life))
+    return tuple(found)
+
+
+def put(given: Sequence[Given], there: Sequence[Value], ttl: int | None = None) -> tuple[Value, ...]:
+    """The values in the place of those that are there: at their index, or where the one value of their type stands.
+
+    What has no place yet gets one. Where a type has several values, it has to be said which is meant.
+    """
+    before = {value.index: value for value in there}
+    instead: list[Value] = []
+    new: list[Given] = []
+    for each in given:
+        index = each.index if each.index is not None else _only_index(each.type, there)
+        if index in before:
+            instead.append(each.instead_of(before[index]))
+        else:
+            new.append(each)
+    return (*instead, *placed(new, (*there, *instead), ttl))
+
+
+def shown_data(value: Value) -> str:
+    """The data of a value on one line for people; secrets are not shown."""
+    if has_type(value.type, HS_SECKEY):
+        return "(secret; --json shows it)"
+    return printable(data_to_text(value))
+
+
+def printable(text: str) -> str:
+    """A text on one line, without anything that a terminal would act upon."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _only_index(type_: str, there: Sequence[Value]) -> int | None:
+    found = [value.index for value in there if fold(value.type) == fold(type_)]
+    if len(found) > 1:
+        indexes = ", ".join(map(str, found[:5]))
+        message = f"there are {len(found)} values of the type {type_} (at {indexes}); say which: {found[0]}:{type_}=…"
+        raise typer.BadParameter(message)
+    return found[0] if found else None
+
+
+def _data(type_: str, text: str) -> bytes:
+    if text.startswith(FILE_MARK):
+        return check_length(_octets(text.removeprefix(FILE_MARK), MAX_OCTETS))
+    return data_from_text(type_, text)
+
+
+def _octets(path: str, most: int) -> bytes:
+    """What is in a file, or in standard input; one octet more than is allowed shows that it is too long."""
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read(most + 1)
+    with Path(path).open("rb") as file:
+        return file.read(most + 1)

@@ -1,0 +1,324 @@
+"""`perseid check`: look for what is wrong with an installation, and say what to do about each finding.
+
+Each part is looked at by itself, so that one finding does not hide the others. What the operator must do something
+about is wrong; what is worth knowing is a note.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perseid.ledger.branch import branch_of
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.directory import prepare
+from perseid.ledger.entry import Entry, State
+from perseid.ledger.errors import LedgerError
+from perseid.ledger.keys import record_key
+from perseid.ledger.reading import CHUNK, Reading
+from perseid.ledger.verification import InvalidProof, open_checkpoint
+from perseid.ledger.verify import verify
+from perseid.names import Handle
+from perseid.registry.config import FILE_NAME, Config, InvalidConfig
+from perseid.registry.facts import Facts
+from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, Installation, NoInstallation
+from perseid.registry.namespaces import namespaces
+from perseid.registry.policy import Policy
+from perseid.registry.policy_text import InvalidPolicy
+
+from ._counters import counters, how_to_reopen
+from ._output import AsJson, print_json
+from ._place import Directory, Place, directory_of, opened
+from ._progress import progress
+from ._values import printable
+from .keys import NEXT, finished_by, keys_of
+
+_FOR_OTHERS: Final = 0o077
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one part of an installation."""
+
+    about: str
+    level: Level
+    message: str
+    advice: str = ""
+    """What to do about it."""
+
+
+def check(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out what takes as long as the ledger is large.")
+    ] = False,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Look for what is wrong with an installation, and say what to do about each finding.
+
+    Looked at are the directory, the settings, the keys, the clock, the ledger, the views against it, and the policies;
+    also what existing records have that their policy would no longer allow. The exit code is 1 if something is wrong.
+    It may run beside a server.
+
+    For example:
+        perseid check
+        perseid check --quick --json
+    """
+    folder = directory_of(directory).resolve()
+    if not (folder / FILE_NAME).exists():
+        raise NoInstallation(folder)
+    found = []
+    for finding in findings(folder, quick=quick):
+        found.append(finding)
+        if not json:
+            typer.echo(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
+            if finding.advice:
+                typer.echo(f"{'':<18}{printable(finding.advice)}")
+    wrong = _is_wrong(found)
+    if json:
+        plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in found]
+        print_json({"ok": not wrong, "findings": plain})
+    if wrong:
+        raise typer.Exit(1)
+
+
+def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
+    """What there is to say about the installation in a directory."""
+    rights = list(_rights(directory))
+    yield from rights
+    settings = list(_settings(directory))
+    yield from settings
+    try:
+        with Installation.open(directory, writable=False) as installation:
+            yield from _clock(installation)
+            yield from _keys(installation)
+            ledger = list(_ledger(installation, quick=quick))
+            yield from ledger
+    except (LedgerError, InvalidConfig) as problem:
+        if not _is_wrong([*rights, *settings]):
+            yield Finding("ledger", Level.WRONG, str(problem))
+        return
+    if _is_wrong(ledger):
+        yield Finding("views", Level.NOTE, "they were not looked at: what they are made from is wrong")
+        return
+    try:
+        with opened(directory) as place:
+            yield from _answers(place, quick=quick)
+            yield from _counters(place)
+            yield from _policies(place, quick=quick)
+    except LedgerError as problem:
+        if not _is_wrong(rights):
+            yield Finding("views", Level.WRONG, str(problem))
+
+
+def _is_wrong(found: Iterable[Finding]) -> bool:
+    return any(finding.level is Level.WRONG for finding in found)
+
+
+# Files
+
+
+def _rights(directory: Path) -> Iterator[Finding]:
+    try:
+        prepare(directory)
+    except LedgerError as problem:
+        yield Finding("directory", Level.WRONG, str(problem))
+        return
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    closed = not mode & _FOR_OTHERS
+    open_files = [path for path in _files(directory) if not closed or path.parent.name == KEYS_NAME]
+    exposed = [path for path in open_files if path.stat().st_mode & _FOR_OTHERS]
+    if exposed:
+        names = ", ".join(str(path.relative_to(directory)) for path in exposed[:3])
+        message = f"others may read {names}, and secrets are in them"
+        yield Finding("directory", Level.WRONG, message, f"close it with: chmod -R go= {directory}")
+    else:
+        yield Finding("directory", Level.OK, f"{directory} (mode {mode:04o}) is yours alone")
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(directory):
+        yield from (Path(folder) / name for name in names)
+
+
+def _settings(directory: Path) -> Iterator[Finding]:
+    try:
+        config = Config.load(directory, os.environ)
+    except (InvalidConfig, OSError) as problem:
+        yield Finding("settings", Level.WRONG, str(problem), f"correct it in {directory / FILE_NAME}")
+        return
+    for remark in config.remarks:
+        yield Finding("settings", Level.NOTE, remark)
+    given = sum(source != "default" for source in config.sources.values())
+    yield Finding("settings", Level.OK, f"{given} of {len(config.sources)} are set; perseid config shows them")
+
+
+# The ledger
+
+
+def _clock(installation: Installation) -> Iterator[Finding]:
+    with installation.log.reading() as reading:
+        size = reading.size
+        last = reading.entry(size).at if size else None
+    try:
+        installation.log.clock.date(last)
+    except LedgerError as problem:
+        yield Finding(
+            "clock", Level.WRONG, str(problem), "set the clock of this machine; nothing is written until then"
+        )
+    else:
+        yield Finding("clock", Level.OK, "it agrees with the last entry")
+
+
+def _keys(installation: Installation) -> Iterator[Finding]:
+    path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
+    lost = "put the key back from where you keep a copy; without one, back up and restore, which makes a new key"
+    try:
+        signer = Signer.from_octets(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        what = problem.strerror if isinstance(problem, OSError) else "it is damaged"
+        yield Finding("keys", Level.WRONG, f"{path} cannot be read: {what}", lost)
+        return
+    named = keys_of(installation)[-1]
+    if finished_by(installation) is not None:
+        message = "the checkpoint key was being exchanged, and that was interrupted"
+        yield Finding("keys", Level.WRONG, message, "finish it with: perseid key rotate checkpoint")
+        return
+    if (path.parent / NEXT).exists():
+        message = f"{path.parent / NEXT} is left over from an exchange that was interrupted; it never counted"
+        yield Finding("keys", Level.NOTE, message, "the next exchange removes it")
+    if signer.public != named or not _has_signed(installation, signer):
+        yield Finding("keys", Level.WRONG, "the checkpoint key is not the one with which the ledger signs", lost)
+    else:
+        yield Finding("keys", Level.OK, f"checkpoints are signed as {signer.name}")
+
+
+def _has_signed(installation: Installation, signer: Signer) -> bool:
+    """Whether the latest checkpoint is of this key; also if there is none yet, or keys have changed since."""
+    with installation.log.reading() as reading:
+        note = reading.checkpoint()
+    if note is None:
+        return True
+    try:
+        open_checkpoint(note, signer.public)
+    except InvalidProof:
+        return len(keys_of(installation)) > 1
+    return True
+
+
+def _ledger(installation: Installation, *, quick: bool) -> Iterator[Finding]:
+    log = installation.log
+    if (branch := branch_of(log)) is not None:
+        was = branch.continued
+        message = f"it was restored: it continues {was.origin} from entry {was.size:,} on, as {branch.new.name}"
+        yield Finding("ledger", Level.NOTE, message, "whoever trusts the old key needs the new one: perseid key list")
+    with log.reading() as reading:
+        size = reading.size
+    if quick:
+        yield Finding("ledger", Level.OK, f"{size:,} entries, not computed anew (--quick)")
+        return
+    try:
+        with progress("checking entries", size) as tell:
+            report = verify(log, tell)
+    except LedgerError as problem:
+        view = "rebuild" in str(problem)
+        mend = "perseid rebuild" if view else "restore the last good backup: perseid restore"
+        yield Finding("ledger", Level.WRONG, str(problem), mend)
+        return
+    erased = f", {report.redacted:,} values erased" if report.redacted else ""
+    yield Finding("ledger", Level.OK, f"{report.entries:,} entries hold{erased}")
+
+
+def _answers(place: Place, *, quick: bool) -> Iterator[Finding]:
+    ledger = place.registry.ledger
+    mend = "build them anew with: perseid rebuild answers"
+    if not ledger.answers.catch_up(ledger.reading):
+        yield Finding("answers", Level.WRONG, "they cannot follow the ledger", f"see that there is room, then {mend}")
+        return
+    if quick:
+        yield Finding("answers", Level.OK, f"they have come to entry {ledger.answers.applied:,}")
+        return
+    with progress("comparing answers", unit="records"):
+        difference = ledger.answers.differences(ledger.reading)
+    if difference is not None:
+        yield Finding("answers", Level.WRONG, f"they differ from the ledger at {difference}", mend)
+    else:
+        yield Finding("answers", Level.OK, "they are what the ledger says")
+
+
+# Namespaces
+
+
+def _counters(place: Place) -> Iterator[Finding]:
+    for counter in counters(place):
+        if counter.closed:
+            message = f"no names are made under {counter.prefix}: after the restore nobody knows which were given out"
+            known = f"; the backup knows of {counter.last_name}" if counter.last_name else ""
+            advice = f"find out which was the last{known}: {how_to_reopen(counter.prefix)}"
+            yield Finding("minting", Level.WRONG, message, advice)
+
+
+def _policies(place: Place, *, quick: bool) -> Iterator[Finding]:
+    with place.registry.facts() as facts:
+        prefixes = list(namespaces(facts.reading))
+        good = 0
+        for prefix in prefixes:
+            try:
+                policy = facts.policy(prefix)
+                policy.suffix_scheme()
+            except InvalidPolicy as problem:
+                advice = f"give it another one: perseid namespace policy {prefix} --file FILE"
+                yield Finding("policy", Level.WRONG, f"{prefix}: {problem}", advice)
+                continue
+            good += 1
+            if not quick:
+                yield from _records(facts, prefix, policy)
+    yield Finding("policy", Level.OK, f"{good} of {len(prefixes)} namespaces have one that can be used")
+
+
+def _records(facts: Facts, prefix: str, policy: Policy) -> Iterator[Finding]:
+    """What the policy of a namespace would not allow today."""
+    count, first = 0, ""
+    with progress(f"checking {prefix}", unit="names") as tell:
+        for number, entry in enumerate(_names(facts.reading, prefix), 1):
+            if number % CHUNK == 0:
+                tell(number)
+            if problem := _objection(policy, entry):
+                count += 1
+                first = first or f"{entry.handle}: {problem}"
+    if count:
+        message = f"{count:,} names of {prefix} are not as their policy demands today; the first is {first}"
+        yield Finding("policy", Level.NOTE, message, "they stay as they are; who changes them has to comply")
+
+
+def _names(reading: Reading, prefix: str) -> Iterator[Entry]:
+    first = record_key(f"{prefix}/")
+    end = first[:-1] + bytes((first[-1] + 1,))
+    while page := reading.names(first, end, CHUNK):
+        yield from page
+        first = page[-1].key + b"\0"
+
+
+def _objection(policy: Policy, entry: Entry) -> str:
+    """What the policy has against a name or its record."""
+    if entry.state is State.ABSENT:
+        return ""
+    complete = entry.state not in (State.RESERVED, State.TOMBSTONE)
+    refusals = [
+        *policy.check_name(Handle.keepable(entry.handle)),
+        *policy.check_values(entry.record(), complete=complete),
+    ]
+    return refusals[0].message if refusals else ""

@@ -1,0 +1,251 @@
+"""Commands about an installation as a whole: `init`, `config`, `upgrade`."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from os import environ
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perseid.names import Handle, parse_human
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records.value import ValueRef
+from perseid.registry import installation as installations
+from perseid.registry.config import FILE_NAME, Config
+from perseid.registry.demo import add_demonstration
+from perseid.registry.installation import ANSWERS_NAME, KEYS_NAME, LEDGER_NAME, Installation, NoInstallation
+from perseid.registry.namespaces import AddNamespace, Namespace, checked_prefix
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy_text import toml
+from perseid.registry.registry import Registry
+from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, new_secret, with_group
+
+from ._output import AsJson, hint, print_facts, print_json
+from ._place import DOOR, Directory, directory_of, identity, registry_of
+from ._values import printable
+
+
+class Profile(StrEnum):
+    """The built-in policies."""
+
+    PILIN = "pilin"
+    CORDRA = "cordra"
+    FREE = "free"
+    EXACT = "exact"
+
+
+class Root(StrEnum):
+    """Where prefixes come from."""
+
+    SELF = "self"
+    GLOBAL = "global"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a new installation shall have."""
+
+    root: Root
+    prefix: str | None
+    policy: Policy
+    demo: bool
+
+    @property
+    def administrator(self) -> ValueRef | None:
+        """The first administrator: of the namespace, or of the root; of neither where another service has both."""
+        if self.prefix is None and self.root is Root.GLOBAL:
+            return None
+        return key_of(self.prefix or PREFIX_OF_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What came of it."""
+
+    namespace: Namespace | None = None
+    demo: tuple[Handle, ...] = ()
+
+
+def init(  # noqa: PLR0913 - options
+    place: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A directory that is not there yet, or empty.")
+    ] = None,
+    *,
+    prefix: Annotated[str | None, typer.Option(metavar="PREFIX", help="Also make this namespace.")] = None,
+    profile: Annotated[
+        Profile | None, typer.Option(metavar="|".join(PROFILES), help="The policy of the namespace; free if not given.")
+    ] = None,
+    creator: Annotated[
+        str | None, typer.Option(metavar="HANDLE", help="The creator of identifiers that name none.")
+    ] = None,
+    root: Annotated[
+        Root, typer.Option(metavar="self|global", help="Whether the prefixes are your own, or the global system's.")
+    ] = Root.SELF,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Also make the namespaces of the seed documents, with their identifiers.")
+    ] = False,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Make an installation: settings, keys, ledger, first administrator, and a namespace if you name one.
+
+    The secret of the first administrator is shown once: with it they work over the network. Whoever may write the
+    directory needs none. Where the policy asks for a creator and you name none, a record is made for it.
+
+    For example:
+        perseid init names --prefix 12345
+        perseid init archive --prefix 10.5072 --profile pilin
+        perseid init trial --demo --json
+    """
+    if place is not None and directory is not None:
+        raise typer.BadParameter("name the directory once, either way", param_hint="DIR")
+    target = directory_of(place or directory).resolve()
+    wanted = _Wanted(root, _checked(prefix, profile, creator), policy_of(profile, creator), demo)
+    secret = None if wanted.administrator is None else new_secret()
+    settings: dict[str, object] = {} if root is Root.SELF else {"root": root.value}
+    if wanted.administrator is not None:
+        settings["administrators.server"] = [str(wanted.administrator)]
+    with _nothing_left(target):
+        installations.create(target, settings=settings)
+        with Installation.open(target) as opened:
+            made = _furnish(registry_of(opened), wanted, secret)
+    _report(target, wanted, made, secret, json)
+
+
+def config(directory: Directory = None, json: AsJson = False) -> None:
+    """Show the settings that are in force, and where each comes from: default, file or variable.
+
+    For example:
+        perseid config
+        perseid config --json
+    """
+    target = directory_of(directory).resolve()
+    if not (target / FILE_NAME).is_file():
+        raise NoInstallation(target)
+    found = Config.load(target, environ)
+    if json:
+        settings = [
+            {"name": each.name, "value": each.value, "source": each.source, "unit": each.unit, "about": each.about}
+            for each in found.show()
+        ]
+        print_json({"directory": str(target), "settings": settings, "remarks": list(found.remarks)})
+        return
+    print_facts({each.name: f"{printable(toml(each.value))}  ({each.source})" for each in found.show()})
+    for remark in found.remarks:
+        hint(f"perseid: {remark}")
+
+
+def upgrade(directory: Directory = None, json: AsJson = False) -> None:
+    """Bring the ledger's tables to the version of this program. Make a backup first; entries are never rewritten.
+
+    For example:
+        perseid upgrade
+    """
+    target = directory_of(directory)
+    done = installations.upgrade(target)
+    if json:
+        print_json({"directory": str(target.resolve()), "upgraded": done, "tables": installations.TABLES_VERSION})
+    else:
+        typer.echo(f"{'upgraded' if done else 'nothing to do'}: tables of version {installations.TABLES_VERSION}")
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}
+
+_PARTS: Final = (FILE_NAME, KEYS_NAME, ANSWERS_NAME, LEDGER_NAME, f"{LEDGER_NAME}-wal", f"{LEDGER_NAME}-shm")
+
+
+def policy_of(profile: Profile | None, creator: str | None) -> Policy:
+    """The policy of a profile, with a creator; new records are administered by the namespace's group."""
+    policy = with_group(PROFILES[Profile.FREE if profile is None else profile])
+    return policy if creator is None else replace(policy, default_creator=bare(creator, "--creator"))
+
+
+def bare(text: str, option: str) -> str:
+    """A handle in any form, as records hold it."""
+    found = parse_human(text)
+    if found.tail:
+        raise typer.BadParameter("a party is a handle without query and fragment", param_hint=option)
+    return str(found.handle)
+
+
+def _checked(prefix: str | None, profile: Profile | None, creator: str | None) -> str | None:
+    """The prefix, if there can be such a namespace."""
+    if prefix is None:
+        if profile is not None or creator is not None:
+            raise typer.BadParameter("--profile and --creator are about a namespace; name it with --prefix")
+        return None
+    checked_prefix(prefix)
+    return prefix
+
+
+def _furnish(registry: Registry, wanted: _Wanted, secret: str | None) -> _Made:
+    """Put into a new installation what it shall have."""
+    who = identity(None)
+    is_root = wanted.root is Root.SELF
+    if is_root:
+        make_root(registry, who, DOOR, None if wanted.prefix else secret)
+    made = _Made()
+    administrator = wanted.administrator
+    members = () if administrator is None else (administrator,)
+    if wanted.prefix is not None:
+        order = AddNamespace(wanted.prefix, wanted.policy, administered_by(wanted.prefix, members, secret))
+        made = replace(made, namespace=add_namespace(registry, order, who, DOOR, is_root=is_root))
+    if wanted.demo:
+        made = replace(made, demo=add_demonstration(registry, who, DOOR, members))
+    return made
+
+
+def _report(target: Path, wanted: _Wanted, made: _Made, secret: str | None, json: bool) -> None:
+    namespace = made.namespace
+    administrator = None if wanted.administrator is None else str(wanted.administrator)
+    creator = None if namespace is None else namespace.policy.default_creator or None
+    if json:
+        print_json(
+            {
+                "directory": str(target),
+                "root": wanted.root.value,
+                "prefix": wanted.prefix,
+                "profile": None if namespace is None else namespace.policy.profile,
+                "creator": creator,
+                "administrator": administrator,
+                "secret": secret,
+                "demo": [str(name) for name in made.demo],
+            }
+        )
+        return
+    profile = None if namespace is None else f"{namespace.prefix} ({namespace.policy.profile})"
+    demo = f"{len(made.demo)} identifiers of the seed documents" if made.demo else None
+    print_facts({"installation": printable(str(target)), "namespace": profile, "creator": creator, "demo": demo})
+    if secret is not None:
+        hint(f"The first administrator is {administrator}, and this is the secret:")
+        hint(f"    {secret}")
+        hint("It is shown once: keep it where you keep passwords. With it they administer names over the network; on")
+        hint("this machine whoever may write the directory needs none.")
+    else:
+        hint("Nobody can administer names over the network yet: their prefix handles are another service's.")
+    if namespace is not None and namespace.types_elsewhere:
+        hint(f"Types of values that are defined elsewhere: {', '.join(namespace.types_elsewhere)}")
+
+
+@contextmanager
+def _nothing_left(target: Path) -> Iterator[None]:
+    """Take away what was made of an installation, should the rest of it fail; what was there before is not touched."""
+    had_directory = target.exists()
+    had = any((target / name).exists() for name in _PARTS)
+    try:
+        yield
+    except BaseException:
+        # A ledger in a database stays, and its key with it; nobody else has a copy of that.
+        if not had and (target / LEDGER_NAME).exists():
+            for path in (target / name for name in _PARTS):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            if not had_directory:
+                target.rmdir()
+        raise

@@ -1,0 +1,183 @@
+"""`perseid key`: the keys that sign for an installation, and how one takes the place of another.
+
+Which key signs stands in the ledger, and the private key in a file; the two cannot be changed in one step. So the new
+key is on the disk before the ledger names it, under a name of its own, and takes the old one's place afterwards:
+
+1. `checkpoint.key.next` is written and synced;
+2. an entry of the ledger, signed with the old key, names the new one;
+3. `checkpoint.key.next` becomes `checkpoint.key`.
+
+Whoever is interrupted before the second step has the old key, and afterwards both files, of which the ledger says which
+one counts: the same command again does the third step. At no point is a key that the ledger names nowhere.
+"""
+
+import secrets
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perseid.ledger.branch import Branch
+from perseid.ledger.checkpoint import Signer, handed_over
+from perseid.ledger.directory import sync_directory
+from perseid.ledger.entry import Action, Entry
+from perseid.ledger.errors import Damaged, LedgerError
+from perseid.ledger.keys import LEDGER, record_key
+from perseid.ledger.requests import Appended
+from perseid.ledger.signing import WrongKey
+from perseid.ledger.verification import InvalidProof, LogKey
+from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, Installation
+from perseid.registry.placement import write
+
+from ._help import Group
+from ._lazy import command
+from ._output import AsJson, print_facts, print_json
+from ._place import DOOR, Directory, directory_of, identity, opened
+from ._values import printable
+from .verifying import iso_time, short_time
+
+NEXT: Final = f"{CHECKPOINT_KEY}.next"
+"""The file of a key that is about to take the place of the one in use."""
+
+_SEED_OCTETS = 32
+
+app = typer.Typer(cls=Group, help="Show and exchange the keys that sign.", no_args_is_help=True)
+
+
+class Purpose(StrEnum):
+    """What a key is for."""
+
+    CHECKPOINT = "checkpoint"
+
+
+@command(app, "list")
+def list_(directory: Directory = None, json: AsJson = False) -> None:
+    """Show the public keys with which the ledger signs, and has signed: give them to whoever checks proofs.
+
+    For example:
+        perseid key list
+    """
+    with Installation.open(directory_of(directory), writable=False) as installation:
+        changes = _changes(installation)
+        keys = keys_of(installation)
+    # The entry with which each key began, and the one with which it ended.
+    begins: list[Entry | None] = [None, *changes]
+    ends: list[Entry | None] = [*changes, None]
+    for key, begin, end in zip(keys, begins, ends, strict=True):
+        if json:
+            print_json(
+                {
+                    "purpose": Purpose.CHECKPOINT.value,
+                    "key": str(key),
+                    "signs": end is None,
+                    "since": None if begin is None else begin.seq,
+                    "sinceTime": None if begin is None else iso_time(begin.at),
+                    "until": None if end is None else end.seq,
+                }
+            )
+        else:
+            since = "the beginning" if begin is None else f"entry {begin.seq} ({short_time(begin.at)})"
+            until = "signs now" if end is None else f"until entry {end.seq}"
+            typer.echo(f"{Purpose.CHECKPOINT.value}  {printable(str(key))}  {until}, since {since}")
+
+
+@command(app, "rotate")
+def rotate(
+    purpose: Annotated[Purpose, typer.Argument(metavar="checkpoint", help="Which key.")],
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Put a new key in the place of the one that signs checkpoints.
+
+    The old key signs the hand-over, and whoever trusts it can go on: proofs carry the chain. The old private key is
+    gone then. If this was interrupted, the same command again finishes it. A server that is running learns of the new
+    key when it is started again; until then it signs no checkpoints.
+
+    For example:
+        perseid key rotate checkpoint
+    """
+    folder = directory_of(directory).resolve()
+    finished = finish_rotation(folder)
+    if finished is None:
+        with opened(directory) as place:
+            ledger = place.registry.ledger
+            with ledger.reading() as reading:
+                origin = reading.origin
+            new = Signer.generate(origin, secrets.token_bytes(_SEED_OCTETS))
+            _write_next(folder, new)
+            outcome = ledger.rotate_key(new, DOOR, str(identity(None)))
+            if not isinstance(outcome, Appended):
+                raise outcome if isinstance(outcome, LedgerError) else WrongKey(f"the key stays as it is: {outcome}")
+            _put_in_place(folder)
+        finished = new.public
+    if json:
+        print_json({"purpose": purpose.value, "key": str(finished)})
+    else:
+        print_facts({"signs now": printable(str(finished))})
+
+
+def keys_of(installation: Installation) -> list[LogKey]:
+    """The keys with which a ledger signs and has signed, the oldest first."""
+    changes = _changes(installation)
+    if not changes:
+        path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
+        return [Signer.from_octets(path.read_bytes()).public]
+    return [_change(changes[0])[0], *[_change(entry)[1] for entry in changes]]
+
+
+def finish_rotation(directory: Path) -> LogKey | None:
+    """Do the last step of a rotation that was interrupted; the key that signs now, or None if nothing was left."""
+    if not (directory / KEYS_NAME / NEXT).exists():
+        return None
+    with Installation.open(directory, writable=False) as installation:
+        waiting = finished_by(installation)
+    if waiting is not None:
+        _put_in_place(directory)
+    return waiting
+
+
+def finished_by(installation: Installation) -> LogKey | None:
+    """The key that the ledger names and that has yet to take the old one's place; None if there is none."""
+    try:
+        waiting = Signer.from_octets((installation.directory / KEYS_NAME / NEXT).read_bytes()).public
+    except (FileNotFoundError, ValueError):
+        return None  # or it was being written, so the ledger does not name it
+    changes = _changes(installation)
+    return waiting if changes and _change(changes[-1])[1] == waiting else None
+
+
+def _write_next(directory: Path, signer: Signer) -> None:
+    path = directory / KEYS_NAME / NEXT
+    path.unlink(
+        missing_ok=True
+    )  # left by somebody who was interrupted; `finish_rotation` has found that it never counted
+    write(path, signer.to_octets())
+    sync_directory(path.parent)
+
+
+def _put_in_place(directory: Path) -> None:
+    folder = directory / KEYS_NAME
+    (folder / NEXT).replace(folder / CHECKPOINT_KEY)
+    sync_directory(folder)
+
+
+def _changes(installation: Installation) -> list[Entry]:
+    """The entries with which the key changed, in their order."""
+    with installation.log.reading() as reading:
+        found = [
+            entry for entry in reading.history(record_key(LEDGER)) if entry.action in (Action.ROTATE_KEY, Action.BRANCH)
+        ]
+    return found[::-1]
+
+
+def _change(entry: Entry) -> tuple[LogKey, LogKey]:
+    """The key before an entry, and the one after it."""
+    note = entry.why or ""
+    try:
+        if entry.action is Action.BRANCH:
+            branch = Branch.parse(note)
+            return branch.old, branch.new
+        return handed_over(note)
+    except InvalidProof as problem:
+        raise Damaged(f"entry {entry.seq} does not hand over to another key: {problem}") from problem

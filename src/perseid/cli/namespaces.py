@@ -1,0 +1,371 @@
+"""`perseid namespace`: make namespaces, and see and change what holds in them."""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from perseid.ledger.errors import LedgerError
+from perseid.ledger.keys import policy_name, record_key
+from perseid.names import CaseRule, Handle
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records import Admin, InvalidData
+from perseid.records.types import HS_ADMIN, has_type
+from perseid.records.value import ValueRef
+from perseid.registry.config_keys import Root
+from perseid.registry.demands import shown
+from perseid.registry.facts import Facts
+from perseid.registry.namespaces import AddNamespace, Namespace, SetPolicy, namespaces
+from perseid.registry.past_names import list_homed
+from perseid.registry.policy import OWN, PROFILES, Policy
+from perseid.registry.policy_keys import KEYS
+from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.policy_text import parse as parse_policy
+from perseid.registry.results import Refused
+from perseid.registry.setup import add_namespace, administered_by, with_group
+from perseid.wire.codes import ResponseCode
+
+from ._help import Group
+from ._lazy import command
+from ._output import AsJson, hint, print_facts, print_json
+from ._place import DOOR, ActingAs, Directory, Place, Prefix, opened, reference
+from ._values import printable, read_text
+from .installations import Profile, bare, policy_of
+
+app = typer.Typer(
+    cls=Group,
+    help="Make namespaces, and say what holds in them. A namespace is a prefix with its rules.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class Case(StrEnum):
+    """Whether small and capital letters are told apart."""
+
+    SENSITIVE = "sensitive"
+    INSENSITIVE = "insensitive"
+
+
+ProfileOption: TypeAlias = Annotated[
+    Profile | None, typer.Option("--profile", metavar="|".join(PROFILES), help="Which rules to begin with.")
+]
+CreatorOption: TypeAlias = Annotated[
+    str | None, typer.Option("--creator", metavar="HANDLE", help="The creator of identifiers that name none.")
+]
+PurposeOption: TypeAlias = Annotated[
+    str | None, typer.Option("--purpose", metavar="TEXT", help="What the namespace is for, in words that last.")
+]
+AdministratorOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--administrator",
+        metavar="INDEX:HANDLE",
+        help="Who administers the prefix and its names; may be repeated. Default: the server's administrators.",
+    ),
+]
+
+_EDITORS: Final = ("VISUAL", "EDITOR")
+_DEFAULT_EDITOR: Final = "vi"
+_OWN_KEYS: Final = ("purpose", "default_creator", "default_administrators")
+"""What a namespace has that no profile has: changing to another profile leaves it."""
+_SUMMARY: Final = ("profile", "purpose", "scheme", "case", "who_may_mint", "who_may_list", "authority", "deletion")
+
+
+@command(app, "add")
+def add(  # noqa: PLR0913 - options
+    prefix: Prefix,
+    *,
+    profile: ProfileOption = None,
+    case: Annotated[
+        Case | None,
+        typer.Option("--case", metavar="sensitive|insensitive", help="Whether a and A are two letters in a suffix."),
+    ] = None,
+    creator: CreatorOption = None,
+    purpose: PurposeOption = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="FILE", help="Rules of your own in TOML; - is standard input.")
+    ] = None,
+    administrator: AdministratorOption = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Make a namespace: become responsible for a prefix, with rules that hold at every door.
+
+    The case rule is fixed from then on; all else can be changed by `perseid namespace policy`. Where the rules ask for
+    a creator and you name none, a record is made for it, which names itself.
+
+    For example:
+        perseid namespace add 12345
+        perseid namespace add 10.5072 --profile pilin --purpose "Maps of the survey, as they were printed"
+        perseid namespace add 20.500 --profile exact --json
+    """
+    rules = _rules(profile, case, creator, policy)
+    if purpose is not None:
+        rules = replace(rules, purpose=purpose)
+    with opened(directory, acting_as) as place:
+        members = [reference(text, "--administrator") for text in administrator or ()]
+        _make(place, prefix, rules, members or list(place.installation.config.administrators_server), json)
+
+
+@command(app, "derive")
+def derive(  # noqa: PLR0913 - options
+    parent: Annotated[str, typer.Argument(metavar="PARENT", help="A prefix that is here.")],
+    child: Annotated[str, typer.Argument(metavar="CHILD", help="What follows its dot: 1 makes PARENT.1.")],
+    *,
+    profile: ProfileOption = None,
+    purpose: PurposeOption = None,
+    administrator: AdministratorOption = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Derive a prefix from one that is here, with the parent's rules and administrators unless you say otherwise.
+
+    It takes the parent's permission to make prefixes (ADD_NA), or a server administrator.
+
+    For example:
+        perseid namespace derive 2000.01 5
+        perseid namespace derive 102.100.272 maps --purpose "Maps of the project" --administrator 300:0.NA/102.100.272
+    """
+    prefix = child if fold(child).startswith(f"{fold(parent)}.") else f"{parent}.{child}"
+    with opened(directory, acting_as) as place:
+        with place.registry.facts() as facts:
+            rules = _known(facts, parent) if profile is None else policy_of(profile, None)
+            above = _administrators(facts, parent)
+        rules = rules if purpose is None else replace(rules, purpose=purpose)
+        members = [reference(text, "--administrator") for text in administrator or ()]
+        _make(place, prefix, rules, members or above or list(place.installation.config.administrators_server), json)
+
+
+@command(app, "list")
+def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+    """List the namespaces, one prefix a line.
+
+    For example:
+        perseid namespace list
+        perseid namespace list --json
+    """
+    with opened(directory, acting_as) as place, place.registry.facts() as facts:
+        for prefix in _prefixes(place, facts):
+            if json:
+                print_json(_summary(facts, prefix))
+            else:
+                typer.echo(printable(prefix))
+
+
+@command(app, "show")
+def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+    """Show what a namespace is, in a few lines. All its rules: `perseid namespace policy`.
+
+    For example:
+        perseid namespace show 102.100.272
+    """
+    with opened(directory, acting_as) as place, place.registry.facts() as facts:
+        _known(facts, prefix)
+        summary = _summary(facts, prefix)
+    if json:
+        print_json(summary)
+        return
+    print_facts({key.replace("_", " "): _words(value) for key, value in summary.items()})
+
+
+@command(app, "policy")
+def policy(
+    prefix: Prefix,
+    edit: Annotated[bool, typer.Option("--edit", help="Change it in your editor ($VISUAL, $EDITOR).")] = False,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Take it from a file in TOML; - is standard input.")
+    ] = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show all the rules of a namespace as text, or change them.
+
+    A file has the rules that change. If it names a profile, all others are that profile's, but for the purpose, the
+    creator and the administrators, which are the namespace's own. New rules hold for changes from then on; nothing that
+    exists becomes unreadable. What changes is shown line by line.
+
+    For example:
+        perseid namespace policy 102.100.272
+        perseid namespace policy 102.100.272 --json
+    """
+    if edit and file is not None:
+        raise typer.BadParameter("give either --edit or --file, not both")
+    with opened(directory, acting_as) as place:
+        with place.registry.facts() as facts:
+            before = _known(facts, prefix)
+        if not edit and file is None:
+            _print_policy(prefix, before, json)
+            return
+        after = _edited(before) if file is None else _changed(before, read_text(file))
+        made = place.do(SetPolicy(prefix, after))
+    changes = _changes(before, after)
+    for line in changes:
+        hint(line)
+    if not changes:
+        hint("Nothing differs.")
+    if json:
+        changed = [key for key in KEYS if _differs(key, before, after)]
+        print_json({"prefix": made.prefix, "seq": made.seq, "changed": changed})
+    else:
+        typer.echo(made.prefix)
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"namespace": app}
+
+
+# Making
+
+
+def _rules(profile: Profile | None, case: Case | None, creator: str | None, file: str | None) -> Policy:
+    if file is None:
+        rules = policy_of(profile, creator)
+        if case is not None:
+            rules = replace(rules, case=CaseRule(case.value))
+        return rules
+    if profile is not None or case is not None:
+        raise typer.BadParameter("rules of your own name their profile and case themselves; leave those options out")
+    rules = with_group(Policy.from_toml(read_text(file)))
+    return rules if creator is None else replace(rules, default_creator=bare(creator, "--creator"))
+
+
+def _make(place: Place, prefix: str, rules: Policy, members: list[ValueRef], json: bool) -> None:
+    values = administered_by(prefix, members) if members else ()
+    is_root = place.installation.config.root is Root.SELF
+    made = add_namespace(place.registry, AddNamespace(prefix, rules, values), place.who, DOOR, is_root=is_root)
+    if json:
+        elsewhere = list(made.types_elsewhere)
+        print_json({**_plain(made), "typesElsewhere": elsewhere})
+        return
+    typer.echo(made.prefix)
+    if made.policy.default_creator and not rules.default_creator:
+        hint(f"The creator of its identifiers is {made.policy.default_creator}; say in its record who that is.")
+    if made.types_elsewhere:
+        hint(f"Types of values that are defined elsewhere: {', '.join(made.types_elsewhere)}")
+
+
+def _plain(made: Namespace) -> dict[str, object]:
+    return {
+        "prefix": made.prefix,
+        "profile": made.policy.profile,
+        "creator": made.policy.default_creator or None,
+        "seq": made.seq,
+    }
+
+
+def _administrators(facts: Facts, prefix: str) -> list[ValueRef]:
+    """Whom a prefix handle names as administrators."""
+    found = []
+    for value in facts.values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ():
+        if has_type(value.type, HS_ADMIN):
+            try:
+                found.append(Admin.from_bytes(value.data).administrator)
+            except InvalidData:
+                continue
+    return found
+
+
+# Showing
+
+
+def _known(facts: Facts, prefix: str) -> Policy:
+    """The policy of a namespace that is here."""
+    has_own = facts.entry(record_key(policy_name(prefix))) is not None
+    if not has_own and not facts.is_responsible(Handle(prefix, "…")):
+        reason = f"there is no namespace {shown(prefix)} here"
+        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "perseid namespace list shows those there are")
+    return facts.policy(prefix)
+
+
+def _prefixes(place: Place, facts: Facts) -> Iterator[str]:
+    """The prefixes with a policy of their own, then those that are homed without one."""
+    homed = list_homed(facts, place.who)
+    seen = set()
+    for prefix in namespaces(facts.reading):
+        seen.add(fold(prefix))
+        yield prefix
+    for name in homed:
+        prefix = name.removeprefix(f"{PREFIX_OF_PREFIXES}/")
+        if "/" not in prefix and fold(prefix) not in seen | {PREFIX_OF_PREFIXES}:
+            yield prefix
+
+
+def _summary(facts: Facts, prefix: str) -> dict[str, object]:
+    rules = facts.policy(prefix)
+    plain = {key: KEYS[key].kind.plain(getattr(rules, key)) for key in _SUMMARY}
+    administrators = [str(reference) for reference in _administrators(facts, prefix)]
+    return {"prefix": prefix, **plain, "creator": rules.default_creator or None, "administrators": administrators}
+
+
+def _words(value: object) -> str | None:
+    """A fact of the summary for people; None if there is nothing to say."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(printable, value)) or None
+    return printable(str(value)) if value else None
+
+
+def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
+    if json:
+        print_json({"prefix": prefix, **{key: each.kind.plain(getattr(rules, key)) for key, each in KEYS.items()}})
+    else:
+        typer.echo(rules.to_toml(), nl=False)
+
+
+# Changing
+
+
+def _changed(before: Policy, text: str) -> Policy:
+    """What a policy becomes by a text: the rules that it has, or a profile with them."""
+    given = parse_policy(text, KEYS)
+    if "profile" not in given:
+        return Policy.from_toml(text, {OWN: before})
+    kept: dict[str, Any] = {key: getattr(before, key) for key in _OWN_KEYS if key not in given}
+    return replace(Policy.from_toml(text), **kept)
+
+
+def _edited(before: Policy) -> Policy:
+    """The policy as somebody left it in their editor. What cannot be taken is kept, so that no work is lost."""
+    editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), _DEFAULT_EDITOR)
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
+        file.write(before.to_toml())
+    path = Path(file.name)
+    try:
+        done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
+        if done.returncode:
+            raise LedgerError(f"the editor {editor} ended with code {done.returncode}; nothing was changed")
+        after = _changed(before, path.read_text(encoding="utf-8"))
+    except InvalidPolicy as problem:
+        message = f"{problem.message}; your text is in {path}: mend it, and give it with --file"
+        raise InvalidPolicy(problem.key, message) from problem
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    path.unlink()
+    return after
+
+
+def _differs(key: str, before: Policy, after: Policy) -> bool:
+    return bool(getattr(before, key) != getattr(after, key))
+
+
+def _changes(before: Policy, after: Policy) -> list[str]:
+    """What is different, as lines of the text."""
+    return [
+        sign + line
+        for key in KEYS
+        if _differs(key, before, after)
+        for sign, line in (("- ", before.line(key)), ("+ ", after.line(key)))
+    ]

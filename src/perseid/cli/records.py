@@ -1,0 +1,374 @@
+"""Commands about records: `create`, `resolve`, `set`, `add`, `remove`, `delete`, `list`.
+
+Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation,
+on the state of the ledger on which it is decided.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from perseid.ledger.entry import State
+from perseid.names import Handle
+from perseid.records.json_form import record_to_json
+from perseid.records.record import Record
+from perseid.records.value import Value
+from perseid.registry.context import Context, Plan
+from perseid.registry.operations import Add, Create, Delete, Modify, Remove, require_record
+from perseid.registry.past import MAX_PAGE, as_of, moment
+from perseid.registry.past_names import list_handles
+from perseid.registry.resolving import Query
+from perseid.registry.results import Changed, Resolved
+
+from ._output import AsJson, hint, print_json
+from ._place import ActingAs, Directory, Name, Place, Prefix, asked_for, named, opened, show_changed
+from ._values import (
+    FromOption,
+    Given,
+    UrlOption,
+    ValueArguments,
+    ValueOption,
+    parse_all,
+    placed,
+    printable,
+    put,
+    read_record,
+    shown_data,
+)
+
+Overwrite: TypeAlias = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace a record that exists, as a whole."),
+]
+Again: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
+Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
+Note: TypeAlias = Annotated[
+    str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators to read.")
+]
+
+_MICROSECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGiven:
+    """Make a record of values as they were typed."""
+
+    handle: Handle
+    given: tuple[Given, ...] = ()
+    whole: tuple[Value, ...] = ()
+    """Values that are complete: those of a record in JSON."""
+    overwrite: bool = False
+    again: bool = False
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """As for `Create`."""
+        ttl = context.facts.policy(self.handle.prefix).default_ttl
+        values = (*self.whole, *placed(self.given, self.whole, ttl))
+        return Create(self.handle, values, self.overwrite, self.again).decide(context)
+
+
+@dataclass(frozen=True, slots=True)
+class AddGiven:
+    """Add values as they were typed, where there is room."""
+
+    handle: Handle
+    given: tuple[Given, ...]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """As for `Add`."""
+        held = context.own(self.handle)
+        return Add(self.handle, placed(self.given, held.values, held.policy.default_ttl)).decide(context)
+
+
+@dataclass(frozen=True, slots=True)
+class SetGiven:
+    """Put values, as they were typed, in the place of others; those that have no place yet get one."""
+
+    handle: Handle
+    given: tuple[Given, ...]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """As for `Modify` where every value has its place, otherwise as for `Add`."""
+        held = context.own(self.handle)
+        require_record(context, held)
+        values = put(self.given, held.values, held.policy.default_ttl)
+        if {value.index for value in values} <= {value.index for value in held.values}:
+            return Modify(self.handle, values).decide(context)
+        return Add(self.handle, values, overwrite=True).decide(context)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWhole:
+    """Replace a record that exists."""
+
+    handle: Handle
+    values: tuple[Value, ...]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        """As for `Create` that overwrites; what does not exist is not made."""
+        require_record(context, context.own(self.handle))
+        return Create(self.handle, self.values, overwrite=True).decide(context)
+
+
+def create(  # noqa: PLR0913 - options
+    handle: Name,
+    *,
+    url: UrlOption = None,
+    value: ValueOption = None,
+    record: FromOption = None,
+    overwrite: Overwrite = False,
+    again: Again = False,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Make a record under a name that you chose, and print the name when it is durable.
+
+    Values without an index get one, from 1 on, HS_ADMIN from 100 on. What the namespace's policy adds (administrators,
+    date of creation, creator) comes by itself. A name that exists, or was deleted, is refused unless you say so.
+
+    For example:
+        perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url https://example.org/1
+        perseid create 102.100.272/BCDFGHJKH --value URL=https://example.org/2 --value 5:EMAIL=help@example.org
+        perseid create 102.100.272/BCDFGHJKH --url https://example.org/3 --overwrite --json
+    """
+    operation = creation(handle, url, value, record, overwrite, again)
+    with opened(directory, acting_as) as place:
+        show_changed(place.do(operation, note), json)
+
+
+def resolve(  # noqa: PLR0913 - options
+    handle: Name,
+    *,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only values of this type; with a dot behind it also all below."),
+    ] = None,
+    index: Annotated[list[int] | None, typer.Option("--index", metavar="INDEX", help="Only this value.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME|SEQ", help="What it was at a time, or after an entry.")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Also what not everybody may see, if you may see it.")
+    ] = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a name stands for: one value a line, with its index, its type and its data.
+
+    With `--at` you see what it stood for then; cite the number of the entry, and the answer stays the same for ever.
+    Both options `--type` and `--index` may be repeated, and find the values of all of them.
+
+    For example:
+        perseid resolve 102.100.272/8RBZF0DQH
+        perseid resolve http://resolver.net.au/hdl/102.100.272/8RBZF0DQH --type DESC --index 100
+        perseid resolve hdl:2000.01/EEF4DF17361A42E2B975E554663B70C3 --at 30 --json
+    """
+    reference = asked_for(handle)
+    query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
+    with opened(directory, acting_as) as place:
+        if at is None:
+            found, entry = place.registry.resolve(query, place.who), None
+        else:
+            found, entry = _past(place, query, at)
+    tail = (
+        reference.query if found.query is None else found.query,
+        reference.fragment if found.fragment is None else found.fragment,
+    )
+    if json:
+        _print_record(found, tail, entry)
+        return
+    _print_values(found.values)
+    if found.state is not State.NORMAL:
+        hint(f"The name is {_WORDS[found.state]}.")
+    for what, text in zip(("query", "fragment"), tail, strict=True):
+        if text is not None:
+            hint(f"The {what} is for whoever serves the thing: {printable(text)}")
+    if entry is not None:
+        hint(f"As of entry {entry}; the record is that of entry {found.seq} ({_time(found.at)}).")
+
+
+def set_(
+    handle: Name,
+    value: ValueArguments = None,
+    record: FromOption = None,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Put values in the place of others, or replace the whole record with --from.
+
+    A value with an index goes there. Without one it takes the place of the only value of its type, or is added where
+    there is none. What you do not mention stays: other values, and how long caches keep this one.
+
+    For example:
+        perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
+        perseid set 102.100.272/8RBZF0DQH URL=https://example.org/policy 7:EMAIL!private=someone@example.org
+    """
+    operation = setting(handle, value, record)
+    with opened(directory, acting_as) as place:
+        show_changed(place.do(operation, note), json)
+
+
+def add(
+    handle: Name,
+    value: ValueArguments = None,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Add values to a record; nothing that is there changes.
+
+    For example:
+        perseid add 102.100.272/8RBZF0DQH URL=https://example.org/authority EMAIL=policy@pilin.net.au
+        perseid add 102.100.272/8RBZF0DQH HS_ADMIN=300:0.NA/102.100.272:add_value,modify_value
+    """
+    operation = addition(handle, value)
+    with opened(directory, acting_as) as place:
+        show_changed(place.do(operation, note), json)
+
+
+def remove(
+    handle: Name,
+    index: Indexes,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Remove values from a record, by their indexes; history keeps them.
+
+    For example:
+        perseid remove 102.100.272/0N8J991QH 2
+    """
+    with opened(directory, acting_as) as place:
+        show_changed(place.do(Remove(named(handle), tuple(index)), note), json)
+
+
+def delete(
+    handle: Name,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Delete a record, where the namespace's policy allows it. The name is not given a second time.
+
+    A thing that is gone should rather leave a tombstone, which says why and what to use instead: `perseid tombstone`.
+
+    For example:
+        perseid delete 102.100.TYPE/LINK.WORK
+    """
+    with opened(directory, acting_as) as place:
+        show_changed(place.do(Delete(named(handle)), note), json)
+
+
+def list_(
+    prefix: Prefix,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Also names that were deleted.")] = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """List the names of a namespace, one a line, in the order of their letters; there is no limit.
+
+    For example:
+        perseid list 102.100.272
+        perseid list 2000.01 --json
+    """
+    with opened(directory, acting_as) as place:
+        after, more = 0, True
+        while more:
+            with place.registry.facts() as facts:
+                page = list_handles(facts, place.who, prefix, after, MAX_PAGE, deleted=deleted)
+            for item in page.items:
+                if json:
+                    print_json({"handle": item.handle, "state": item.state.name.lower(), "seq": item.seq})
+                else:
+                    typer.echo(printable(item.handle))
+            after, more = page.last, page.more
+
+
+# What `explain` shares with the commands
+
+
+def creation(
+    handle: str,
+    url: str | None,
+    value: list[str] | None,
+    record: str | None,
+    overwrite: bool = False,
+    again: bool = False,
+) -> CreateGiven:
+    """What `create` asks for."""
+    whole = () if record is None else read_record(record)
+    return CreateGiven(named(handle), parse_all(value, url), whole, overwrite, again)
+
+
+def setting(handle: str, value: list[str] | None, record: str | None) -> SetGiven | ReplaceWhole:
+    """What `set` asks for."""
+    if bool(value) == (record is not None):
+        raise typer.BadParameter("give either values or a whole record with --from")
+    if record is None:
+        return SetGiven(named(handle), parse_all(value))
+    return ReplaceWhole(named(handle), read_record(record))
+
+
+def addition(handle: str, value: list[str] | None) -> AddGiven:
+    """What `add` asks for."""
+    if not value:
+        raise typer.BadParameter("give at least one value, as in URL=https://example.org/")
+    return AddGiven(named(handle), parse_all(value))
+
+
+_WORDS: Final = {
+    State.TOMBSTONE: "a tombstone: the thing is gone",
+    State.UNPUBLISHED: "not published: everybody else finds nothing",
+    State.RESERVED: "reserved: it stands for nothing yet",
+}
+
+
+def _past(place: Place, query: Query, at: str) -> tuple[Resolved, int]:
+    with place.registry.facts() as facts:
+        entry = moment(facts.reading, at, place.registry.ledger.log.clock.now())
+        return as_of(facts, place.who, query, entry).resolved, entry
+
+
+def _print_record(found: Resolved, tail: tuple[str | None, str | None], entry: int | None) -> None:
+    plain = record_to_json(Record(found.handle, found.values))
+    if found.state is not State.NORMAL:
+        plain["state"] = found.state.name.lower()
+    plain |= {key: text for key, text in zip(("query", "fragment"), tail, strict=True) if text is not None}
+    if entry is not None:
+        plain |= {"asOf": entry, "seq": found.seq, "changed": _time(found.at)}
+    print_json(plain)
+
+
+def _print_values(values: tuple[Value, ...]) -> None:
+    wide = max(len(str(value.index)) for value in values)
+    types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
+    for value, type_ in zip(values, types, strict=True):
+        typer.echo(f"{value.index:>{wide}}  {type_:<{max(map(len, types))}}  {shown_data(value)}")
+
+
+def _time(microseconds: int) -> str:
+    moment_ = datetime.fromtimestamp(microseconds / _MICROSECOND, UTC)
+    return moment_.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {
+    "create": create,
+    "resolve": resolve,
+    "set": set_,
+    "add": add,
+    "remove": remove,
+    "delete": delete,
+    "list": list_,
+}

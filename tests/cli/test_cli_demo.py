@@ -1,0 +1,98 @@
+"""The demonstration: what the seed documents published, as they have it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.names import Handle
+from perseid.records import Record, ValueRef
+from perseid.records.times import from_iso
+from perseid.registry.authority_metadata import AuthorityMetadata, Party, metadata
+from perseid.registry.demo import add_demonstration
+from perseid.registry.identity import Anonymous
+from perseid.registry.resolving import Query
+from perseid.registry.results import Refused
+from tests.cli.installation import Site, site
+from tests.pilin_vectors import PILIN
+from tests.registry.registries import OPERATOR, registry_in_memory
+
+EXAMPLE = Handle.parse("102.100.272/2RDV0T0QH")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+def test_it_holds_the_identifiers_that_the_seeds_published(demo: Site) -> None:
+    assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "2000.01"]
+    assert demo.lines("list 102.100.272") == sorted(f"102.100.272/{suffix}" for suffix, *_ in PILIN)
+    assert set(demo.lines("list 2000.01")) >= {
+        "2000.01/EEF4DF17361A42E2B975E554663B70C3",
+        "2000.01/FFEE9F72B00C4189B137ECD34188B94E",
+    }
+
+
+def test_every_identifier_resolves_in_the_spelling_of_the_seeds(demo: Site) -> None:
+    for form in ("hdl:/102.100.272/Y35XYS0QH", "http://resolver.net.au/hdl/102.100.272/0N8J991QH"):
+        assert "DESC" in demo.ok("resolve", form).out
+
+
+def test_a1_a3_a5_the_example_of_authority_metadata_is_there_value_by_value(demo: Site) -> None:
+    found = demo.ok(f"resolve {EXAMPLE} --json").json["values"]
+    assert [(value["type"], value["data"]["value"], value["timestamp"]) for value in found[:2]] == [
+        ("102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z", "2007-06-22T02:53:46Z"),
+        ("102.100.TYPE/CREATOR", "102.100.272/0N8J991QH", "2007-06-22T02:53:46Z"),
+    ]
+    assert (found[2]["type"], found[2]["data"]["value"]["handle"]) == ("HS_ADMIN", "102.100.pilin2/XYZZY")
+    assert len(found) == 3
+
+
+def test_a1_the_example_reads_as_the_seed_has_it() -> None:
+    with registry_in_memory() as registry:
+        add_demonstration(registry, OPERATOR, "cli", (ValueRef(300, "0.NA/0.NA"),))
+        found = registry.resolve(Query(EXAMPLE), Anonymous())
+        with registry.facts() as facts:
+            policy = facts.policy("102.100.272")
+    assert metadata(policy, Record(EXAMPLE, found.values), None, lambda _: False) == AuthorityMetadata(
+        created=from_iso("2007-06-22T02:53:46Z"),
+        updated=from_iso("2007-08-10T04:23:11Z"),
+        creator=Party(Handle.parse("102.100.272/0N8J991QH"), False),
+        owners=(Party(Handle.parse("102.100.pilin2/XYZZY"), False),),
+    )
+
+
+def test_a6_types_are_handles_that_resolve_to_their_definition(demo: Site) -> None:
+    used = {value["type"] for name in demo.lines("list 102.100.272") for value in values(demo, name)}
+    for type_ in sorted(used - {"DESC", "EMAIL", "HS_ADMIN"}):
+        assert values(demo, type_)[0]["data"]["value"].startswith(f"{type_.partition('/')[2]}: ")
+
+
+def test_s3_s12_works_and_versions_things_and_metadata_name_each_other(demo: Site) -> None:
+    links = {
+        (name, value["data"]["value"])
+        for prefix in ("102.100.272", "2000.01")
+        for name in demo.lines(f"list {prefix}")
+        for value in values(demo, name)
+        if "LINK." in value["type"]
+    }
+    assert len(links) == 8
+    assert links == {(other, one) for one, other in links}
+
+
+def test_it_is_refused_whole_where_a_namespace_exists() -> None:
+    with registry_in_memory() as registry:
+        first = add_demonstration(registry, OPERATOR, "cli")
+        assert len(first) == 10
+        with registry.facts() as facts:
+            size = facts.reading.size
+        with pytest.raises(Refused, match=r"102\.100\.TYPE already"):
+            add_demonstration(registry, OPERATOR, "cli")
+        with registry.facts() as facts:
+            assert facts.reading.size == size
+
+
+def values(demo: Site, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = demo.ok(f"resolve {name} --json").json["values"]
+    return found

@@ -1,0 +1,68 @@
+"""`perseid explain`: the answer and exit code of a command that is not carried out."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, site
+
+WORK = "102.100.272/8RBZF0DQH"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "create 102.100.272/BCDFGHJKH --url https://example.org/",
+        f"set {WORK} URL=https://example.org/",
+        f"add {WORK} URL=https://example.org/",
+        f"remove {WORK} 2",
+        "delete 102.100.TYPE/CREATOR",
+        "mint 102.100.272",
+        f"publish {WORK}",
+        f"unpublish {WORK}",
+        f"tombstone {WORK}",
+        f"transfer {WORK} --to 300:0.NA/0.NA",
+    ],
+)
+def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
+    before = demo.ok("list 102.100.272 --json").out
+    done = demo.ok(f"explain {command}")
+    assert done.out.startswith("allowed: ")
+    assert done.err == ""
+    found = demo.ok(f"explain {command} --json").json
+    assert found["allowed"] is True
+    assert (found["advice"], found["rule"], found["responseCode"]) == (None, None, None)
+    assert demo.ok("list 102.100.272 --json").out == before
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "response", "words"),
+    [
+        ("create 102.100.272/foo --url https://example.org/", 4, 102, "PILIN alphabet"),
+        (f"create {WORK} --url https://example.org/", 4, 101, "exists already"),
+        (f"delete {WORK}", 4, 202, 'deletion = "tombstone"'),
+        ("delete 102.100.272/BCDFGHJKH", 3, 100, "no record"),
+        (f"remove {WORK} 77", 3, 200, "index 77"),
+        ("mint 102.100.272 --as 300:99999/x", 4, 400, "who_may_mint"),
+        (f"set {WORK} DESC=mine --as 300:99999/x", 4, 400, "MODIFY_VALUE"),
+    ],
+)
+def test_what_is_refused_says_why_with_the_code_of_the_command(
+    demo: Site, command: str, code: int, response: int, words: str
+) -> None:
+    done = demo(f"explain {command}")
+    assert done.code == code
+    assert done.err == ""
+    assert done.out.startswith("refused: ")
+    assert words in done.out
+    found = demo(f"explain {command} --json")
+    assert found.code == code
+    assert found.json["allowed"] is False
+    assert found.json["responseCode"] == response
+    if not command.startswith("mint"):
+        assert demo(command).code == code

@@ -1,0 +1,108 @@
+"""The help of every command that works on an installation: complete, readable, with examples that work."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from perseid.cli import app
+from perseid.cli._lazy import Summary
+from tests.cli.installation import Site, call, site
+
+
+def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Every command with its words, and whether it has commands of its own.
+
+    That no module is missing is looked at in test_cli_lazy.py.
+    """
+    if isinstance(command, TyperGroup):
+        if path:
+            yield path, True
+        for name, child in command.commands.items():
+            if path or (isinstance(child, Summary) and find_spec(f"perseid.cli.{child.module}")):
+                yield from walk(child.load() if isinstance(child, Summary) else child, (*path, name))
+    else:
+        yield path, False
+
+
+COMMANDS = list(walk(typer.main.get_command(app)))
+LEAVES = [path for path, is_group in COMMANDS if not is_group]
+
+
+def words(path: tuple[str, ...]) -> str:
+    return " ".join(path)
+
+
+def examples(path: tuple[str, ...]) -> list[str]:
+    shown = call(*path, "--help", environ={"COLUMNS": "300"}).out
+    return re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=words)
+def test_help_explains_shows_an_example_and_mentions_json(path: tuple[str, ...]) -> None:
+    done = call(*path, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: perseid {words(path)} " in done.out
+    assert "--json" in done.out
+    assert "--directory" in done.out
+    shown = re.split(r"^ Examples?:", done.out, flags=re.MULTILINE)[1]
+    assert re.search(rf"^ perseid {words(path)}\b", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=words)
+def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: tuple[str, ...]) -> None:
+    shown = call(*path, "--help").out
+    assert "<bool>" not in shown
+    assert "{" not in re.sub(r"\{prefix\}", "", shown)
+    assert re.search(r"^ Usage: perseid [a-z -]+ \[OPTIONS\]", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=words)
+def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, beside a demonstration."""
+    site(tmp_path, "--demo")
+    monkeypatch.chdir(tmp_path)
+    found = examples(path)
+    assert found
+    for example in found:
+        done = call(*shlex.split(example))
+        assert done.code == 0, (example, done)
+        assert done.out, example
+        if "--json" in shlex.split(example):
+            assert [json.loads(line) for line in done.out.splitlines()]
+
+
+@pytest.mark.parametrize("path", [path for path, is_group in COMMANDS if is_group], ids=words)
+def test_a_group_alone_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
+    done = call(*path)
+    assert done.code == 2
+    assert f"Usage: perseid {words(path)}" in done.out + done.err
+
+
+def test_an_installation_is_named_by_option_variable_or_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Site = site(tmp_path, "--demo")
+    monkeypatch.chdir(tmp_path)
+    expected = made.ok("namespace list").out
+    assert call("namespace", "list").out == expected
+    assert call("namespace", "list", "-d", str(made.directory)).out == expected
+    assert (
+        call("namespace", "list", "--directory", str(made.directory), environ={"PERSEID_DIR": "/bogus"}).out == expected
+    )
+
+
+@pytest.mark.parametrize("command", ["list 12345", "resolve 12345/x", "config", "upgrade", "namespace list"])
+def test_where_there_is_no_installation_the_command_that_makes_one_is_named(command: str, tmp_path: Path) -> None:
+    done = call(*command.split(), "-d", str(tmp_path / "none"))
+    assert (done.code, done.out) == (1, "")
+    assert (
+        done.err
+        == f"perseid: there is no installation in {tmp_path}/none; make one with: perseid init {tmp_path}/none\n"
+    )

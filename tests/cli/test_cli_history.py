@@ -1,0 +1,446 @@
+"""`history`, `log`, `prove`, `verify`: the past as people see it, and proved without a server."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perseid.cli.verifying import ACTIONS, STATES, iso_time, short_time
+from perseid.ledger.answers import Answers
+from perseid.ledger.entry import Action, State
+from tests.cli.installation import Site, call, refused, site
+from tests.cli.program import ENVIRON, PERSEID, finish, run
+
+STRANGER = "--as 300:98765/stranger"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+EXACT_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    made = site(tmp_path, "--prefix", "12345")
+    made.ok("create 12345/x --url https://example.org/a --value EMAIL!private=a@example.org", "--note", "a beginning")
+    made.ok("set 12345/x URL=https://example.org/b")
+    return made
+
+
+@pytest.fixture
+def key(here: Site) -> str:
+    return str(json.loads(here.lines("key list --json")[-1])["key"])
+
+
+def proof(here: Site, folder: Path, options: str = "") -> Path:
+    path = folder / "proof.json"
+    here.ok(f"prove 12345/x -o {path} {options}")
+    return path
+
+
+def test_numbers_mean_what_the_ledger_means() -> None:
+    assert {number: Action(number).name.lower() for number in ACTIONS} == ACTIONS
+    assert len(ACTIONS) == len(Action)
+    assert {number: State(number).name.lower() for number in STATES} == STATES
+    assert len(STATES) == len(State)
+
+
+def test_times_are_told_exactly_in_json_and_to_the_second_to_people() -> None:
+    assert iso_time(1_800_000_000_000_001) == "2027-01-15T08:00:00.000001Z"
+    assert short_time(1_800_000_000_999_999) == "2027-01-15T08:00:00Z"
+
+
+# History
+
+
+def test_history_shows_what_changed_newest_first(here: Site) -> None:
+    here.ok("remove 12345/x 2")
+    here.ok("unpublish 12345/x", "--note", "embargo")
+    done = here.ok("history 12345/X")
+    assert done.err == ""
+    shape = re.sub(TIME, "TIME", re.sub(r"local:\S+", "local:me", done.out))
+    last = int(done.out.split()[0])
+    assert shape.splitlines() == [
+        f"{last}  TIME  unpublish  by local:me (cli): embargo",
+        f"{last - 1}  TIME  update  by local:me (cli)",
+        "    - 2  EMAIL!private  a@example.org",
+        f"{last - 2}  TIME  update  by local:me (cli)",
+        "    - 1  URL  https://example.org/a",
+        "    + 1  URL  https://example.org/b",
+        f"{last - 3}  TIME  create  by local:me (cli): a beginning",
+        "    + 1  URL  https://example.org/a",
+        "    + 2  EMAIL!private  a@example.org",
+        "    + 100  HS_ADMIN  200:0.NA/12345",
+    ]
+
+
+def test_history_as_json_is_one_document(here: Site) -> None:
+    document = here.ok("history 12345/x --json").json
+    assert set(document) == {"handle", "versions", "complete"}
+    assert (document["handle"], document["complete"]) == ("12345/x", True)
+    newest, oldest = document["versions"]
+    assert set(oldest) == {"seq", "at", "action", "state", "values", "redacted", "door", "actor", "note"}
+    assert (oldest["action"], oldest["state"], oldest["redacted"]) == ("create", "normal", 0)
+    assert [value["type"] for value in oldest["values"]] == ["URL", "EMAIL", "HS_ADMIN"]
+    assert re.fullmatch(EXACT_TIME, newest["at"])
+    assert here.ok("history 12345/x --json --limit 1").json["versions"] == [newest]
+
+
+def test_a_stranger_sees_what_was_public(here: Site) -> None:
+    shown = here.ok(f"history 12345/x {STRANGER}").out
+    assert "https://example.org/a" in shown
+    assert "EMAIL" not in shown
+    assert "local:" not in shown
+    assert "a beginning" not in shown
+
+
+def test_what_the_policy_keeps_back_is_told(here: Site) -> None:
+    here.ok("namespace add 12346 --policy -", given=b'profile = "free"\nshow_past = false\n')
+    here.ok("create 12346/x --url https://example.org/a")
+    here.ok("set 12346/x URL=https://example.org/b")
+    done = here.ok(f"history 12346/x {STRANGER}")
+    assert "    = 1  URL  https://example.org/b" in done.out.splitlines()
+    assert "example.org/a" not in done.out
+    assert "kept back" in done.err
+    assert here.ok(f"history 12346/x --json {STRANGER}").json["complete"] is False
+
+
+def test_a_long_history_is_told_whole(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.cli.history.MAX_PAGE", 2)
+    for number in range(5):
+        here.ok(f"set 12345/x URL=https://example.org/{number}")
+    assert len(here.ok("history 12345/x --json").json["versions"]) == 7
+    assert len(here.ok("history 12345/x --json --limit 5").json["versions"]) == 5
+    assert sum(bool(re.search(TIME, line)) for line in here.lines("history 12345/x --limit 3")) == 3
+
+
+def test_what_a_terminal_would_act_upon_is_not_printed(here: Site) -> None:
+    here.ok("create 12345/y --value", "DESC=\x1b[2Jgone\u202e", "--note", "a\x1b[31mb")
+    shown = here.ok("history 12345/y").out
+    assert "\\x1b[2Jgone\\u202e" in shown
+    assert "a\\x1b[31mb" in here.ok("log").out
+
+
+def test_names_without_a_past(here: Site) -> None:
+    refused(here("history 12345/none"), "there is no record of 12345/none", code=3)
+    refused(here("history 99999/x"), code=3)
+    assert here("history nonsense").code == 1
+    assert here("history 12345/x --limit 0").code == 2
+
+
+# The log
+
+
+def test_the_log_in_order(here: Site) -> None:
+    lines = here.lines("log")
+    assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
+    assert re.fullmatch(
+        rf" +{len(lines) - 1}  {TIME}  create     12345/x  by local:\S+ \(cli\): a beginning", lines[-2]
+    )
+
+
+def test_the_log_since_an_entry_or_a_time(here: Site) -> None:
+    documents = [json.loads(line) for line in here.lines("log --json")]
+    assert set(documents[-1]) == {"seq", "at", "action", "handle", "state", "door", "actor"}
+    assert documents[-2]["note"] == "a beginning"
+    size = len(documents)
+    assert [json.loads(line) for line in here.lines(f"log --json --since {size - 1}")] == documents[-1:]
+    assert here.lines(f"log --json --since {documents[-2]['at']}") == here.lines(f"log --json --since {size - 1}")
+    assert here.lines(f"log --since {size}") == []
+
+
+def test_the_log_is_long(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = here.lines("log")
+    monkeypatch.setattr("perseid.cli.history.MAX_PAGE", 2)
+    assert here.lines("log") == expected
+
+
+def test_a_stranger_sees_the_names_that_they_may_list(here: Site) -> None:
+    assert here.lines(f"log {STRANGER}") == []
+    here.ok("namespace add 12346 --policy -", given=b'profile = "free"\nwho_may_list = "public"\n')
+    here.ok("create 12346/x --url https://example.org/a")
+    (line,) = here.lines(f"log {STRANGER}")
+    assert line.endswith("create     12346/x")
+
+
+def test_a_moment_that_cannot_be(here: Site) -> None:
+    refused(here("log --since 99999"), "there is no entry 99999")
+    refused(here("log --since 2999-01-01"), "in the future")
+    refused(here("log --since yesterday"), "neither a time nor the number of an entry")
+
+
+def test_following_the_log_until_it_is_stopped(here: Site) -> None:
+    size = len(here.lines("log"))
+    command = [str(PERSEID), "log", "--follow", "--json", "--since", str(size - 1), "-d", str(here.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert json.loads(follower.stdout.readline())["seq"] == size
+        for number in (1, 2):
+            assert run("create", f"12345/new-{number}", "-d", str(here.directory)).code == 0
+            found = json.loads(follower.stdout.readline())
+            assert (found["seq"], found["handle"]) == (size + number, f"12345/new-{number}")
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 0
+        assert follower.stdout.read() == ""
+        assert follower.stderr.read() == ""
+
+
+def test_following_ends_with_its_reader(here: Site) -> None:
+    """As in `perseid log --follow | head -1`."""
+    command = [str(PERSEID), "log", "--follow", "-d", str(here.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        follower.stdout.close()
+        deadline = time.monotonic() + 20
+        while follower.poll() is None and time.monotonic() < deadline:
+            assert run("mint", "12345", "-d", str(here.directory)).code == 0
+        assert follower.poll() == 1
+
+
+# Proofs
+
+
+def test_a_proof_is_written_and_holds(here: Site, tmp_path: Path, key: str) -> None:
+    path = tmp_path / "x.proof.json"
+    done = here.ok(f"prove 12345/x -o {path}")
+    assert done.out.splitlines()[-1] == f"check   perseid verify {path} --key '{key}'"
+    assert set(json.loads(path.read_text())) >= {"format", "handle", "seq", "entry", "values", "checkpoint", "keys"}
+    assert path.stat().st_mode & 0o044 == 0o044 & ~_umask()
+    shown = here.ok(f"verify {path}").out
+    assert "holds      12345/x\n" in shown
+    assert "value 1    URL  https://example.org/b\n" in shown
+    assert "not shown  1 more values\n" in shown
+    assert f"key        {key}\n" in shown
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def test_a_proof_on_standard_output(here: Site, key: str) -> None:
+    text = here.ok("prove 12345/x").out
+    assert text.count("\n") > 5
+    assert json.loads(text)["handle"] == "12345/x"
+    line = here.ok("prove 12345/x --json").out
+    assert line.count("\n") == 1
+    for each in (text, line):
+        found = call("verify", "-", "--key", key, "--json", given=each.encode()).json
+        assert (found["handle"], found["action"], found["undisclosed"]) == ("12345/x", "update", 1)
+
+
+def test_a_proof_of_the_past_and_of_everything(here: Site, tmp_path: Path) -> None:
+    oldest = here.ok("history 12345/x --json").json["versions"][1]
+    path = tmp_path / "old.json"
+    document = here.ok(f"prove 12345/x --at {oldest['seq']} --everything --json -o {path}").json
+    assert set(document) == {"handle", "seq", "file", "key"}
+    found = here.ok(f"verify {path} --json").json
+    assert found["seq"] == oldest["seq"]
+    assert found["values"] == oldest["values"]
+    assert (found["undisclosed"], found["note"]) == (0, "a beginning")
+    assert (found["door"], found["actor"]) == (oldest["door"], oldest["actor"])
+    assert found["checkpoint"]["size"] >= found["seq"]
+    shown = here.ok(f"verify {path}").out
+    assert "note       a beginning" in shown
+    assert f"actor      {oldest['actor']} (cli)" in shown
+
+
+def test_a_checkpoint_is_signed_if_it_must_be(here: Site, tmp_path: Path) -> None:
+    for number in range(3):
+        here.ok(f"create 12345/new-{number}")
+        here.ok(f"prove 12345/new-{number} -o {tmp_path}/{number}.json")
+        here.ok(f"verify {tmp_path}/{number}.json --handle 12345/new-{number}")
+
+
+def test_a_proof_does_not_take_the_place_of_another(here: Site, tmp_path: Path) -> None:
+    path = proof(here, tmp_path)
+    before = path.read_bytes()
+    done = here(f"prove 12345/x -o {path}")
+    assert (done.code, done.out) == (2, "")
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_be_proved(here: Site) -> None:
+    refused(here("prove 12345/none"), code=3)
+    here.ok("unpublish 12345/x")
+    refused(here("prove 12345/x"), code=3)
+    here.ok("prove 12345/x --everything")
+    refused(here("prove 12345/x --at 99999"), "there is no entry")
+
+
+def test_whoever_trusts_an_earlier_key_can_go_on(here: Site, tmp_path: Path, key: str) -> None:
+    before = proof(here, tmp_path)
+    here.ok("key rotate checkpoint")
+    here.ok("key rotate checkpoint")
+    after = tmp_path / "after.json"
+    told = here.ok(f"prove 12345/x --json -o {after}").json["key"]
+    assert call("verify", str(after), "--key", told).code == 0
+    for path in (before, after):
+        assert call("verify", str(path), "--key", key).code == 0
+        here.ok(f"verify {path}")
+    here.ok("set 12345/x URL=https://example.org/c")
+    later = tmp_path / "later.json"
+    newest = here.ok(f"prove 12345/x --json -o {later}").json["key"]
+    assert newest == json.loads(here.lines("key list --json")[-1])["key"]
+    for trusted in (key, newest):
+        assert call("verify", str(later), "--key", trusted).code == 0
+    done = call("verify", str(before), "--key", newest)
+    assert (done.code, done.out) == (1, "")
+
+
+# Verifying offline
+
+
+def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path: Path, key: str) -> None:
+    path = proof(here, tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    moved = here.directory.rename(tmp_path / "away")
+    (tmp_path / "key.txt").write_text(f"{key}\n")
+    for given in (key, str(tmp_path / "key.txt")):
+        done = subprocess.run(
+            [PERSEID, "verify", path, "--key", given],
+            cwd=empty,
+            env=ENVIRON,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "holds      12345/x" in done.stdout
+        assert done.stderr == ""
+    assert list(empty.iterdir()) == []
+    moved.rename(here.directory)
+
+
+OFFLINE = """
+import sys
+import typer
+from perseid.cli._lazy import command
+from perseid.cli.verifying import verify
+app = typer.Typer()
+command(app, "verify")(verify)
+app(sys.argv[1:], standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def test_checking_a_proof_loads_no_database(here: Site, tmp_path: Path, key: str) -> None:
+    path = proof(here, tmp_path)
+    done = finish([sys.executable, "-c", OFFLINE, str(path), "--key", key])
+    assert done.code == 0
+    assert "holds      12345/x" in done.out
+    loaded = done.err.splitlines()[-1].split()
+    assert "perseid_verifier.proof_document" in loaded
+    heavy = ("sqlalchemy", "alembic", "lmdb", "psycopg")
+    assert [name for name in loaded if name.partition(".")[0] in heavy] == []
+    assert [name for name in loaded if name.startswith(("perseid.ledger", "perseid.registry", "perseid.wire"))] == []
+
+
+def test_without_a_key_a_proof_proves_nothing(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = proof(here, tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    done = call("verify", str(path))
+    assert (done.code, done.out) == (2, "")
+    assert "which key you trust" in re.sub(r"\s+", " ", done.err)
+
+
+def test_a_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None:
+    document = json.loads(proof(here, tmp_path).read_text())
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps({**document, "handle": "12345/y"}))
+    for text in (forged.read_text(), "{}", "no JSON", "", json.dumps({**document, "values": document["values"] * 2})):
+        forged.write_text(text)
+        done = call("verify", str(forged), "--key", key)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("perseid: the proof does not hold: ")
+
+
+def test_a_proof_of_something_else_or_of_somebody_else_is_refused(here: Site, tmp_path: Path, key: str) -> None:
+    path = proof(here, tmp_path)
+    assert call("verify", str(path), "--key", key, "--handle", "12345/X").code == 0
+    done = call("verify", str(path), "--key", key, "--handle", "12345/y")
+    assert (done.code, done.out) == (1, "")
+    assert "not about '12345/y'" in done.err
+    (tmp_path / "other").mkdir()
+    other = site(tmp_path / "other", "--demo")
+    done = other(f"verify {path}")
+    assert (done.code, done.out) == (1, "")
+    assert "did not hand over to" in done.err
+
+
+@pytest.mark.parametrize("given", ["nonsense", "a+b+c", "none.txt"])
+def test_what_is_no_key_is_wrong_usage(given: str, tmp_path: Path) -> None:
+    path = tmp_path / "proof.json"
+    path.write_text("{}")
+    assert call("verify", str(path), "--key", given).code == 2
+
+
+def test_verify_wants_a_file_or_everything(here: Site) -> None:
+    assert here("verify").code == 2
+    assert here("verify proof.json --all").code == 2
+    done = run(
+        "verify", "none.json", "--key", "ledger.example.org+4c5f31b6+AQOhB7/zzhC+HXDdGOdLwJln5NYwm6UNXx3chmQSVTG4"
+    )
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "perseid: none.json: No such file or directory\n"
+
+
+def test_a_proof_of_a_restored_ledger(here: Site, tmp_path: Path, key: str) -> None:
+    here.ok(f"backup {tmp_path}/b")
+    again = Site(tmp_path / "again")
+    again.ok(f"restore {tmp_path}/b")
+    path = proof(again, tmp_path)
+    assert "continues  ledger" in again.ok(f"verify {path}").out
+    assert again.ok(f"verify {path} --json").json["continues"] == key.partition("+")[0]
+    done = call("verify", str(path), "--key", key)
+    assert done.code == 1
+    assert "that ledger was restored and goes on as" in done.err
+
+
+# The whole ledger
+
+
+def test_the_whole_ledger_holds(here: Site) -> None:
+    size = len(here.lines("log"))
+    first, second = here.lines("verify --all")
+    assert first == f"holds  {size} entries, and the views"
+    document = here.ok("verify --all --json").json
+    assert document == {"entries": size, "root": second.removeprefix("root   "), "redacted": 0, "named": []}
+
+
+def test_what_was_erased_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    seq = here.ok("history 12345/x --json").json["versions"][1]["seq"]
+    here.ok(f"redact 12345/x 1 --seq {seq} --reason law --yes")
+    assert here.lines("verify --all")[2:] == [f"erased  entry {seq}, 12345/x: value 1 of 3"]
+    assert here.ok("verify --all --json").json["redacted"] == 1
+    monkeypatch.setattr("perseid.cli.history.MAX_SHOWN", 0)
+    assert here.lines("verify --all")[2:] == ["erased  1 more; --json names them"]
+
+
+def test_the_first_difference_in_the_ledger_is_named(here: Site) -> None:
+    seq = here.ok("history 12345/x --json").json["versions"][1]["seq"]
+    with sqlite3.connect(here.directory / "ledger.db") as connection:
+        (body,) = connection.execute("SELECT body FROM entries WHERE seq = ?", (seq,)).fetchone()
+        changed = body.replace(b"https://example.org/a", b"https://example.org/z")
+        connection.execute("UPDATE entries SET body = ? WHERE seq = ?", (changed, seq))
+    connection.close()
+    done = here("verify --all")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"perseid: entry {seq} is not what was committed to the tree")
+
+
+def test_the_first_difference_in_what_is_served_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answers, "differences", lambda *_: "handles 12345/X")
+    done = here("verify --all")
+    assert (done.code, done.out) == (1, "")
+    assert "the answers differ from them at handles 12345/X" in done.err
+    assert "perseid rebuild answers" in done.err

@@ -1,0 +1,197 @@
+"""`init`, `config`, `upgrade`."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, call, refused, site
+from tests.cli.program import run
+
+
+def test_init_makes_an_installation_and_shows_the_secret_once(tmp_path: Path) -> None:
+    done = run("init", str(tmp_path / "names"), "--prefix", "12345")
+    assert done.code == 0
+    assert done.out == f"installation  {tmp_path}/names\nnamespace     12345 (free)\n"
+    assert "The first administrator is 300:0.NA/12345" in done.err
+    (secret,) = re.findall(r"^    (\S{43})$", done.err, re.MULTILINE)
+    made = Site(tmp_path / "names")
+    assert made.ok("resolve 0.NA/12345 --private --index 300 --json").json["values"] == [
+        {
+            "index": 300,
+            "type": "HS_SECKEY",
+            "data": {"format": "string", "value": secret},
+            "permissions": "1100",
+            "ttl": 86400,
+            "timestamp": made.ok("resolve 0.NA/12345 --json").json["values"][0]["timestamp"],
+        }
+    ]
+    settings = tomllib.loads((made.directory / "perseid.toml").read_text())
+    assert settings == {
+        "administrators": {"server": ["300:0.NA/12345"]},
+        **{section: {} for section in set(settings) - {"administrators"}},
+    }
+    for words in ("config", "namespace show 12345", "log", "history 0.NA/12345"):
+        assert secret not in made(words).out + made(words).err
+
+
+def test_the_first_administrator_administers(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    first = "--as 300:0.NA/12345"
+    made.ok(f"create 12345/x --url https://example.org/ {first}")
+    made.ok(f"set 12345/x URL=https://example.org/2 {first}")
+    assert made.lines(f"list 12345 {first}") == ["12345/x"]
+    made.ok(f"namespace add 20.500 {first}")
+    made.ok(f"create 20.500/x --url https://example.org/ {first}")
+    made.ok(f"namespace derive 12345 1 {first}")
+    made.ok(f"create 12345.1/x --url https://example.org/ {first}")
+
+
+def test_without_a_prefix_the_root_has_the_first_administrator(tmp_path: Path) -> None:
+    done = call("init", str(tmp_path / "made"), "--json")
+    found = done.json
+    assert (found["administrator"], found["prefix"], found["creator"], found["demo"]) == (
+        "300:0.NA/0.NA",
+        None,
+        None,
+        [],
+    )
+    assert len(found["secret"]) == 43
+    assert done.err == ""
+    made = Site(tmp_path / "made")
+    assert (
+        made.ok("resolve 0.NA/0.NA --private --index 300 --json").json["values"][0]["data"]["value"] == found["secret"]
+    )
+    made.ok("namespace add 12345 --as 300:0.NA/0.NA")
+
+
+def test_a4_where_the_policy_asks_for_a_creator_one_is_made_that_names_itself(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "10.5072", "--profile", "pilin")
+    (creator,) = made.lines("list 10.5072")
+    values = {value["type"]: value["data"]["value"] for value in made.ok(f"resolve {creator} --json").json["values"]}
+    assert values["102.100.TYPE/CREATOR"] == creator
+    assert values["DESC"] == "The creator of identifiers under 10.5072"
+    assert made.ok("namespace show 10.5072 --json").json["creator"] == creator
+    made.ok("create 10.5072/BCDFGHJKH --url https://example.org/")
+    assert f"102.100.TYPE/CREATOR        {creator}" in made.ok("resolve 10.5072/BCDFGHJKH").out
+
+
+def test_a_creator_may_be_named_in_every_form(tmp_path: Path) -> None:
+    options = (
+        "--prefix",
+        "10.5072",
+        "--profile",
+        "pilin",
+        "--creator",
+        "http://resolver.net.au/hdl/102.100.272/0N8J991QH",
+    )
+    done = call("init", str(tmp_path / "made"), *options, "--json")
+    assert done.json["creator"] == "102.100.272/0N8J991QH"
+    assert Site(tmp_path / "made").lines("list 10.5072") == []
+
+
+def test_under_an_outside_root_the_prefix_handle_counts_and_is_not_served(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345", "--root", "global")
+    assert made.ok("config --json").json["settings"][0] == {
+        **made.ok("config --json").json["settings"][0],
+        "name": "root",
+        "value": "global",
+    }
+    refused(made("resolve 0.NA/12345"), "doesn't live here", code=3)
+    made.ok("create 12345/x --url https://example.org/ --as 300:0.NA/12345")
+    refused(made("create 12345/y --url https://example.org/ --as 300:99999/x"), "ADD_HANDLE")
+    made.ok("namespace add 20.500")
+    made.ok("create 20.500/x --url https://example.org/ --as 300:0.NA/12345")
+
+
+def test_an_outside_root_without_a_prefix_has_no_administrator(tmp_path: Path) -> None:
+    done = call("init", str(tmp_path / "made"), "--root", "global")
+    assert (done.code, done.out) == (0, f"installation  {tmp_path}/made\n")
+    assert "Nobody can administer names over the network yet" in done.err
+
+
+def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
+    assert call("init", "-d", str(tmp_path / "one")).code == 0
+    assert call("init", environ={"PERSEID_DIR": str(tmp_path / "two")}).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    done = call("init", str(tmp_path / "three"), "-d", str(tmp_path / "three"))
+    assert (done.code, done.out) == (2, "")
+    assert not (tmp_path / "three").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--profile", "pilin"), 2, "name it with --prefix"),
+        (("--creator", "1/x"), 2, "name it with --prefix"),
+        (("--prefix", "12345", "--profile", "own"), 2, "own"),
+        (("--prefix", "12345", "--root", "mine"), 2, "mine"),
+        (("--prefix", "12345", "--creator", "hdl:1/x?a=b"), 2, "without query"),
+        (("--prefix", "12345", "--creator", "nonsense"), 1, "rule H1"),
+        (("--prefix", "a/b"), 4, "rule H2"),
+        (("--prefix", "0.NA"), 4, "belongs to the system itself"),
+        (("--prefix", "ten.1", "--profile", "cordra"), 4, 'scheme = "cordra"'),
+        (("--prefix", "2000.01", "--demo"), 4, "there is a namespace 2000.01 already"),
+    ],
+)
+def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:
+    done = call("init", str(tmp_path / "made"), *options)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_installation_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    made = site(tmp_path, "--demo")
+    before = made.ok("list 102.100.272 --json").out
+    for options in ((), ("--demo",), ("--prefix", "12345")):
+        done = call("init", str(made.directory), *options)
+        assert (done.code, done.out) == (1, "")
+        assert "there is an installation in" in done.err
+    assert made.ok("list 102.100.272 --json").out == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    assert call("init", str(tmp_path / "full")).code == 1
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+
+
+def test_config_shows_values_and_where_they_come_from(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    variables = {"PERSEID_HTTP_PORT": "8080", "PERSEID_HTTP_PROT": "1"}
+    done = made("config", environ=variables)
+    assert done.code == 0
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
+    assert lines["http.port"] == "8080  (PERSEID_HTTP_PORT)"
+    assert lines["native.port"] == "2641  (default)"
+    assert re.fullmatch(r'\["300:0\.NA/12345"\]  \(perseid\.toml:\d+\)', lines["administrators.server"])
+    assert "PERSEID_HTTP_PROT sets nothing; did you mean PERSEID_HTTP_PORT?" in done.err
+    found = made("config --json", environ=variables).json
+    assert found["directory"] == str(made.directory)
+    assert len(found["settings"]) == len(lines)
+    assert set(found["settings"][0]) == {"name", "value", "source", "unit", "about"}
+    assert len(found["remarks"]) == 1
+
+
+def test_a_setting_that_cannot_be_used_is_named_with_its_place(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    for words in ("config", "list 12345"):
+        done = made(words, environ={"PERSEID_HTTP_PORT": "many"})
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("perseid: PERSEID_HTTP_PORT: a whole number from 0 to 65,535 is expected")
+
+
+def test_upgrade_says_whether_there_was_something_to_do(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    assert re.fullmatch(r"nothing to do: tables of version \d{4}\n", made.ok("upgrade").out)
+    assert made.ok("upgrade --json").json["upgraded"] is False
+
+
+def test_the_ledger_names_who_did_it(tmp_path: Path) -> None:
+    """By the system's own word, whatever variables say."""
+    made = site(tmp_path, "--prefix", "12345")
+    made("create 12345/x --url https://example.org/", environ={"LOGNAME": "mallory", "USER": "mallory"})
+    actors = {json.loads(line)["actor"] for line in made.lines("log --json")}
+    assert len(actors) == 1
+    assert "mallory" not in actors.pop()

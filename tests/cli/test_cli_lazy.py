@@ -1,0 +1,102 @@
+"""The frame: commands that need nothing load nothing, and the table of the others is true."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import typer
+
+from perseid.cli import app
+from perseid.cli._lazy import TABLE, Summary
+from tests.cli.installation import call
+from tests.cli.program import ENVIRON, run
+
+HEAVY = ("sqlalchemy", "alembic", "lmdb", "perseid.ledger", "perseid.registry", "perseid.records", "cryptography")
+
+SCRIPT = """
+import sys
+from perseid.cli import main
+sys.argv = ["perseid", *sys.argv[1:]]
+try:
+    main()
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--version",
+        "--help",
+        "name parse 10.1/a",
+        "name parse nonsense",
+        "name rules",
+        "suffix pilin",
+        "suffix cordra --json",
+        "name --help",
+        "bogus",
+    ],
+)
+def test_what_needs_no_installation_does_not_load_one(words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words.split()],
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "perseid.cli" in loaded
+    assert [name for name in loaded if name.split(".")[0] in HEAVY or ".".join(name.split(".")[:2]) in HEAVY] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [(name, module) for commands in TABLE.values() for name, (module, _) in commands.items()]
+)
+def test_the_table_names_a_command_that_its_module_has(name: str, module: str) -> None:
+    commands = import_module(f"perseid.cli.{module}").commands
+    assert callable(commands[name]) or isinstance(commands[name], typer.Typer)
+    expected = {other for table in TABLE.values() for other, (where, _) in table.items() if where == module}
+    assert set(commands) == expected
+
+
+def test_every_summary_is_one_sentence() -> None:
+    group = typer.main.get_command(app)
+    summaries = [command for command in group.commands.values() if isinstance(command, Summary)]  # type: ignore[attr-defined]
+    assert len(summaries) == sum(map(len, TABLE.values()))
+    for summary in summaries:
+        assert summary.help is not None
+        assert summary.help.endswith(".")
+        assert len(summary.help) < 80
+
+
+def test_help_shows_the_commands_under_headings() -> None:
+    shown = call("--help").out
+    places = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *TABLE)]
+    assert places == sorted(places)
+    for commands in TABLE.values():
+        for name, (_, text) in commands.items():
+            assert f"│ {name} " in shown
+            assert text.split(":")[0][:30] in shown
+
+
+def test_a_slip_is_met_with_the_command_that_was_meant() -> None:
+    done = run("resolv", "10.1/a")
+    assert (done.code, done.out) == (2, "")
+    assert re.search(r"Did you mean .*'resolve'", done.err)
+
+
+def test_options_of_a_lazy_command_are_completed() -> None:
+    environ = {"_PERSEID_COMPLETE": "complete_bash", "COMP_WORDS": "perseid resolve --pri", "COMP_CWORD": "2"}
+    assert run(environ=environ).out.split() == ["--private"]
+
+
+def test_a_mistake_in_the_program_is_not_taken_for_a_failure() -> None:
+    failures = import_module("perseid.cli._failures")
+    with pytest.raises(ZeroDivisionError):
+        failures.reported(ZeroDivisionError())

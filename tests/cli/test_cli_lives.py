@@ -1,0 +1,227 @@
+"""`publish`, `unpublish`, `tombstone`, `transfer`, `redact`: what becomes of names, and what cannot be undone."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.ledger import Ledger
+from tests.cli.installation import Site, refused, site
+
+STRANGER = "--as 300:98765/stranger"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    made = site(tmp_path, "--prefix", "12345")
+    made.ok("create 12345/x --url https://example.org/a --value EMAIL=a@example.org")
+    return made
+
+
+def state(here: Site, name: str = "12345/x") -> str:
+    return str(here.ok(f"history {name} --limit 1 --json").json["versions"][0]["state"])
+
+
+def last(here: Site, name: str = "12345/x") -> int:
+    return int(here.ok(f"history {name} --limit 1 --json").json["versions"][0]["seq"])
+
+
+def owner(here: Site, name: str) -> str:
+    admins = [value for value in here.ok(f"resolve {name} --json").json["values"] if value["type"] == "HS_ADMIN"]
+    (value,) = [value["data"]["value"] for value in admins]
+    return f"{value['index']}:{value['handle']}"
+
+
+# Publishing
+
+
+def test_unpublish_and_publish(here: Site) -> None:
+    done = here.ok("unpublish hdl:12345/X", "--note", "embargo")
+    assert (done.out, done.err) == ("12345/x\n", "")
+    assert state(here) == "unpublished"
+    assert here(f"resolve 12345/x {STRANGER}").code == 3
+    assert here(f"history 12345/x {STRANGER}").code == 3
+    assert here.ok("publish 12345/x --json").json == {"handle": "12345/x", "seq": last(here)}
+    assert here.ok(f"resolve 12345/x {STRANGER}").out
+    assert here.ok("history 12345/x --json").json["versions"][1]["note"] == "embargo"
+
+
+def test_what_is_so_already_changes_nothing(here: Site) -> None:
+    before = last(here)
+    assert here.ok("publish 12345/x --json").json["seq"] == before
+    here.ok("unpublish 12345/x")
+    assert here.ok("unpublish 12345/x --json").json["seq"] == before + 1
+
+
+def test_a_reserved_name_is_not_published(here: Site) -> None:
+    (name,) = here.lines("reserve 12345")
+    refused(here(f"publish {name}"), "stands for nothing yet", "create it with its values")
+
+
+# Tombstones
+
+
+def test_a_tombstone_says_why_and_what_replaces_the_thing(here: Site) -> None:
+    here.ok("create 12345/new --url https://example.org/new")
+    done = here.ok("tombstone 12345/x --replaced-by 12345/new --reason", "withdrawn by its publisher")
+    assert (done.out, done.err) == ("12345/x\n", "")
+    shown = here.ok(f"resolve 12345/x {STRANGER}").out
+    assert "withdrawn by its publisher" in shown
+    assert "12345/new" in shown
+    assert "https://example.org/a" not in shown
+    assert state(here) == "tombstone"
+
+
+def test_a_tombstone_needs_a_reason_and_a_replacement_that_is_there(here: Site) -> None:
+    assert here("tombstone 12345/x").code == 2
+    refused(here("tombstone 12345/x --reason ' '"), "says why")
+    refused(here("tombstone 12345/x --reason gone --replaced-by 12345/none"), "nobody can resolve 12345/none")
+    assert state(here) == "normal"
+
+
+@pytest.mark.parametrize("command", ["publish", "unpublish", "tombstone --reason gone", "transfer --to 300:98765/a"])
+def test_exit_codes_say_not_found_and_refused(here: Site, command: str) -> None:
+    verb, *options = command.split()
+    refused(here(f"{verb} 12345/none {' '.join(options)}"), "there is no record of 12345/none", code=3)
+    refused(here(f"{verb} 99999/x {' '.join(options)}"), "doesn't live here", code=3)
+    refused(here(f"{verb} 12345/x {' '.join(options)} {STRANGER}"), code=4)
+    assert here(f"{verb} nonsense {' '.join(options)}").code in (1, 4)
+    assert here(f"{verb} hdl:12345/x?a=b {' '.join(options)}").code == 2
+
+
+# Transfers
+
+
+def test_one_name_gets_another_owner(here: Site) -> None:
+    done = here.ok("transfer 12345/x --to 300:98765/ann")
+    assert (done.out, done.err) == ("12345/x\n", "")
+    assert owner(here, "12345/x") == "300:98765/ann"
+    assert here("unpublish 12345/x --as 200:0.NA/12345").code == 4
+    here.ok("unpublish 12345/x --as 300:98765/ann")
+
+
+@pytest.mark.parametrize(
+    ("what", "gone", "kept"),
+    [
+        ("12345", ["12345/x", "12345/maps-1", "12345/maps-2", "0.NA/12345"], []),
+        ("12345/", ["12345/x", "12345/maps-1", "0.NA/12345"], []),
+        ("12345/*", ["12345/x", "12345/maps-1", "0.NA/12345"], []),
+        ("12345/…", ["12345/x", "12345/maps-1", "0.NA/12345"], []),
+        ("12345/maps-*", ["12345/maps-1", "12345/maps-2"], ["12345/x"]),
+        ("12345/maps-...", ["12345/maps-1", "12345/maps-2"], ["12345/x"]),
+    ],
+)
+def test_everything_that_begins_so_gets_another_owner(here: Site, what: str, gone: list[str], kept: list[str]) -> None:
+    for name in ("12345/maps-1", "12345/maps-2"):
+        here.ok(f"create {name} --url https://example.org/")
+    done = here.ok(f"transfer {what} --to 300:98765/ann --yes --json")
+    document = done.json
+    assert set(document) == {"operation", "lookedAt", "transferred"}
+    assert document["transferred"] >= len(gone)
+    assert [owner(here, name) for name in gone] == ["300:98765/ann"] * len(gone)
+    assert [owner(here, name) for name in kept] == ["200:0.NA/12345"] * len(kept)
+    logged = [line for line in here.lines("log") if f"transfer {document['operation']}" in line]
+    assert len(logged) == document["transferred"]
+
+
+def test_a_name_with_a_star_is_meant_by_its_escaped_form(here: Site) -> None:
+    here.ok("create 12345/a* --url https://example.org/")
+    here.ok("create 12345/ab --url https://example.org/")
+    assert here.ok("transfer hdl:12345/a%2A --to 300:98765/ann").out == "12345/a*\n"
+    assert owner(here, "12345/ab") == "200:0.NA/12345"
+
+
+def test_a_transfer_of_many_asks_first(here: Site) -> None:
+    done = here("transfer 12345 --to 300:98765/ann", given=b"no\n")
+    assert (done.code, done.out) == (1, "")
+    assert "Everything under 12345 gets 300:98765/ann as its one administrator." in done.err
+    assert "nothing was changed" in done.err
+    assert owner(here, "12345/x") == "200:0.NA/12345"
+    assert here("transfer 12345 --to 300:98765/ann").code == 1
+    done = here.ok("transfer 12345 --to 300:98765/ann", given=b"y\n")
+    assert done.out.startswith("operation ")
+    assert here.ok("transfer 12345 --to 300:98765/ann --yes --json").json["transferred"] == 0
+
+
+def test_an_owner_must_be_somebody(here: Site) -> None:
+    refused(here("transfer 12345/x --to 300:12345/none"), "cannot own anything")
+    assert here("transfer 12345/x --to nonsense").code == 2
+    assert here("transfer 12345/x").code == 2
+    assert here("transfer 12345/x --to 300:98765/a --derived").code == 2
+
+
+# Redaction
+
+
+@pytest.fixture
+def past(here: Site) -> int:
+    """The entry at which the record had an address."""
+    seq = last(here)
+    here.ok("set 12345/x EMAIL=help@example.org")
+    return seq
+
+
+def test_a_value_of_the_past_is_erased_for_good(here: Site, past: int) -> None:
+    done = here.ok(f"redact 12345/x 2 --seq {past} --reason law --yes")
+    assert (done.out, done.err) == ("12345/x\n", "")
+    assert "a@example.org" not in here.ok("history 12345/x").out
+    newest, _, oldest = here.ok("history 12345/x --json").json["versions"]
+    assert (newest["action"], newest["note"]) == ("redact", f"value 2 of entry {past}: law")
+    assert oldest["redacted"] == 1
+    for path in here.directory.rglob("*"):
+        assert not path.is_file() or b"a@example.org" not in path.read_bytes(), path
+    assert here.lines("verify --all")[2:] == [f"erased  entry {past}, 12345/x: value 2 of 3"]
+
+
+def test_it_says_that_it_cannot_be_undone_and_asks(here: Site, past: int) -> None:
+    command = f"redact 12345/x 2 --seq {past} --reason law"
+    for given in (b"", b"n\n", b"\n"):
+        done = here(command, given=given)
+        assert (done.code, done.out) == (1, "")
+        assert f"Value 2 of 12345/x at entry {past} (EMAIL) is erased" in done.err
+        assert "This cannot be undone." in done.err
+        assert "nothing was changed" in done.err
+    assert "a@example.org" in here.ok("history 12345/x").out
+    document = here.ok(f"{command} --json", given=b"yes\n").json
+    assert document == {"handle": "12345/x", "seq": last(here), "erasedEverywhere": True}
+
+
+@pytest.mark.parametrize("yes", ["", "--yes"])
+def test_what_cannot_be_erased_is_refused_before_anybody_is_asked(here: Site, past: int, yes: str) -> None:
+    for command, code, word in (
+        (f"redact 12345/x 1 --seq {past} --reason law", 3, "part of the record of 12345/x still"),
+        (f"redact 12345/x 9 --seq {past} --reason law", 3, "has no value 9"),
+        ("redact 12345/x 2 --seq 1 --reason law", 3, "no values yet"),
+        ("redact 12345/none 2 --seq 1 --reason law", 3, "there is no record"),
+        (f"redact 12345/x 2 --seq {past} --reason ' '", 4, "says why"),
+        (f"redact 12345/x 2 --seq {past} --reason law {STRANGER}", 4, "erase values"),
+    ):
+        done = here(f"{command} {yes}")
+        refused(done, word, code=code)
+        assert "cannot be undone" not in done.err
+    assert here(f"redact 12345/x 2 --seq {past}").code == 2
+    assert here("redact 12345/x 2 --reason law").code == 2
+
+
+def test_while_somebody_reads_an_older_state_it_says_that_traces_are_left(here: Site, past: int) -> None:
+    reader = sqlite3.connect(here.directory / "ledger.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM entries").fetchone()
+    done = here(f"redact 12345/x 2 --seq {past} --reason law --yes --wait 1")
+    assert (done.code, done.out) == (1, "12345/x\n")
+    assert done.err.startswith("perseid: after 1 s it is erased from the ledger, but not yet from every other file")
+    reader.close()
+    here.ok("rebuild answers")
+    assert not any(b"a@example.org" in path.read_bytes() for path in here.directory.rglob("*") if path.is_file())
+
+
+def test_it_waits_as_long_as_it_was_told(here: Site, past: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def wait(_: Ledger, timeout: float) -> bool:
+        waited.append(timeout)
+        return False
+
+    monkeypatch.setattr(Ledger, "wait_until_erased", wait)
+    assert here(f"redact 12345/x 2 --seq {past} --reason law --yes --wait 3 --json").code == 1
+    assert waited == [1, 1, 1, 0]

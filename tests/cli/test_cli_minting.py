@@ -1,0 +1,309 @@
+"""`mint` and `reserve`: names that are durable when they are printed, one a line, and nothing else beside them."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.ledger.errors import StorageFull
+from perseid.registry.registry import Registry
+from tests.cli.installation import Site, refused, site
+from tests.cli.program import ENVIRON, PERSEID, run
+
+UUID = r"12345/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+COUNTED = b'profile = "own"\nscheme = "pattern:TR-dddd"\ncase = "insensitive"\n'
+STRICT = b'profile = "free"\nrequired_types = ["URL"]\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    return site(tmp_path, "--prefix", "12345")
+
+
+def counted(here: Site) -> None:
+    here.ok("namespace add 12346 --policy -", given=COUNTED)
+
+
+def test_one_name(here: Site) -> None:
+    done = here.ok("mint 12345 --url https://example.org/1")
+    assert done.err == ""
+    (name,) = done.out.splitlines()
+    assert re.fullmatch(UUID, name)
+    assert here.lines(f"resolve {name}") == [
+        "  1  URL       https://example.org/1",
+        "100  HS_ADMIN  200:0.NA/12345",
+    ]
+
+
+def test_many_names_in_their_order(here: Site) -> None:
+    counted(here)
+    assert here.lines("mint 12346 --count 3") == ["12346/TR-0000", "12346/TR-0001", "12346/TR-0002"]
+    assert here.lines("mint 12346 -n 2500")[-1] == "12346/TR-2502"
+    assert len(here.lines("list 12346")) == 2503
+
+
+def test_the_beginning_of_a_suffix(here: Site) -> None:
+    (name,) = here.lines("mint 12345/report-")
+    assert name.startswith("12345/report-")
+
+
+def test_json_is_one_document_a_line(here: Site) -> None:
+    documents = [json.loads(line) for line in here.lines("mint 12345 --count 2 --json")]
+    assert [set(each) for each in documents] == [{"handle", "seq"}] * 2
+    assert documents[1]["seq"] == documents[0]["seq"] + 1
+    assert here.ok(f"history {documents[1]['handle']} --json").json["versions"][0]["seq"] == documents[1]["seq"]
+
+
+def test_values_of_every_kind(here: Site) -> None:
+    (name,) = here.lines("mint 12345 --url https://example.org/1 --value EMAIL!private=a@example.org --value 7:DESC=x")
+    values = here.ok(f"resolve {name} --json --private").json["values"]
+    assert [(value["index"], value["type"]) for value in values] == [
+        (1, "URL"),
+        (2, "EMAIL"),
+        (7, "DESC"),
+        (100, "HS_ADMIN"),
+    ]
+    assert values[1]["permissions"] == "1100"
+
+
+def test_values_live_as_long_as_the_policy_says(here: Site) -> None:
+    here.ok("namespace add 12347 --policy -", given=b'profile = "free"\ndefault_ttl = 77\n')
+    (name,) = here.lines("mint 12347 --url https://example.org/1")
+    assert here.ok(f"resolve {name} --json").json["values"][0]["ttl"] == 77
+
+
+def test_unpublished_names_are_for_administrators(here: Site) -> None:
+    (name,) = here.lines("mint 12345 --unpublished --url https://example.org/1")
+    assert here.ok(f"history {name} --json").json["versions"][0]["state"] == "unpublished"
+
+
+@pytest.mark.parametrize("command", ["reserve 12345 --count 2", "mint 12345 --reserve --count 2"])
+def test_reserved_names_stand_for_nothing(here: Site, command: str) -> None:
+    names = here.lines(command)
+    assert len(names) == 2
+    for name in names:
+        assert here(f"resolve {name} --as 300:12345/nobody").code == 3
+        assert here.ok(f"history {name} --json").json["versions"][0]["action"] == "reserve"
+        here.ok(f"create {name} --url https://example.org/")
+
+
+def test_a_reserved_name_has_no_values(here: Site) -> None:
+    refused(here("mint 12345 --reserve --url https://example.org/"), "stands for nothing yet")
+
+
+def test_an_owner(here: Site) -> None:
+    (name,) = here.lines("mint 12345 --owner 300:98765/ann")
+    assert here.lines(f"resolve {name}") == ["100  HS_ADMIN  300:98765/ann"]
+    (name,) = here.lines("reserve 12345 --owner 300:98765/ann")
+    values = here.ok(f"history {name} --json").json["versions"][0]["values"]
+    assert values[0]["data"]["value"]["handle"] == "98765/ann"
+    assert here("mint 12345 --owner nobody").code == 2
+
+
+def test_a_metadata_record_for_each_thing(here: Site) -> None:
+    command = (
+        "mint 12345 --count 2 --with-metadata --url https://example.org/1 --metadata-url https://example.org/1.xml"
+    )
+    names = here.lines(command)
+    assert len(names) == 4
+    thing, metadata = names[:2]
+    assert f"  9101  LINK.METADATA  {metadata}" in [f"  {line}" for line in here.lines(f"resolve {thing}")]
+    assert any(line.endswith(thing) for line in here.lines(f"resolve {metadata}"))
+    assert any(line.endswith("https://example.org/1.xml") for line in here.lines(f"resolve {metadata}"))
+    (document,) = [json.loads(line) for line in here.lines("mint 12345 --with-metadata --json")]
+    assert set(document) == {"handle", "seq", "metadata"}
+
+
+def test_who_and_why_is_kept(here: Site) -> None:
+    (name,) = here.lines("mint 12345", "--note", "for the spring list")
+    (version,) = here.ok(f"history {name} --json").json["versions"]
+    assert (version["door"], version["note"]) == ("cli", "for the spring list")
+    assert version["actor"].startswith("local:")
+
+
+# Tables
+
+
+def test_a_name_for_each_row(here: Site, tmp_path: Path) -> None:
+    table = tmp_path / "things.csv"
+    table.write_text(
+        '\ufeffURL,EMAIL!private,DESC\r\nhttps://example.org/1,a@example.org,"one,\ntwo"\r\n\r\nhttps://example.org/2\r\n',
+        encoding="utf-8",
+    )
+    documents = [json.loads(line) for line in here.lines(f"mint 12345 --from {table} --value LANG=en --json")]
+    assert [each["line"] for each in documents] == [3, 5]
+    first, second = [here.ok(f"resolve {each['handle']} --json --private").json["values"] for each in documents]
+    assert [(value["type"], value["data"]["value"]) for value in first[:4]] == [
+        ("LANG", "en"),
+        ("URL", "https://example.org/1"),
+        ("EMAIL", "a@example.org"),
+        ("DESC", "one,\ntwo"),
+    ]
+    assert [value["type"] for value in second] == ["LANG", "URL", "HS_ADMIN"]
+
+
+def test_a_table_on_standard_input_is_minted_in_the_order_of_its_rows(here: Site) -> None:
+    rows = "URL\n" + "".join(f"https://example.org/{number}\n" for number in range(1_500))
+    names = here.ok("mint 12345 --from -", given=rows.encode()).out.splitlines()
+    assert len(set(names)) == 1_500
+    for number in (0, 999, 1_000, 1_499):
+        assert here.lines(f"resolve {names[number]} --type URL")[0].endswith(f"/{number}")
+
+
+def test_a_table_names_no_files_of_ours(here: Site, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (name,) = here.ok("mint 12345 --from -", given=f"DESC\n@{secret}\n".encode()).out.splitlines()
+    assert here.lines(f"resolve {name} --type DESC") == [f"1  DESC  @{secret}"]
+
+
+def test_an_empty_table_makes_nothing(here: Site) -> None:
+    assert here.ok("mint 12345 --from -", given=b"URL\n").out == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (b"", ("it is empty",)),
+        (b"URL,\nx,\n", ("'' is no type",)),
+        (b"https://example.org/1\nhttps://example.org/2\n", ("is no type", "the first row")),
+        (b"URL\na\nb,c\n", ("line 3", "2 cells")),
+        (b'URL\n"a\n', ("not CSV",)),
+        (b"URL\n\xff\n", ("octet 5 is not UTF-8",)),
+        (b"URL,HS_ADMIN\na,300:0.NA/12345\nb,bogus:bogus\n", ("line 3", "HS_ADMIN")),
+    ],
+)
+def test_a_table_with_a_mistake_makes_no_names_at_all(here: Site, table: bytes, words: tuple[str, ...]) -> None:
+    before = here.lines("list 12345")
+    refused(here("mint 12345 --from -", given=table), "standard input", *words, code=1)
+    assert here.lines("list 12345") == before
+
+
+def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Site) -> None:
+    here.ok("namespace add 12347 --policy -", given=STRICT)
+    rows = "URL,DESC\n" + "https://example.org/1,\n" * 1_000 + ",no URL\n"
+    done = here("mint 12347 --from -", given=rows.encode())
+    assert done.code == 4
+    names = done.out.splitlines()
+    assert len(names) == 1_000
+    assert here.lines("list 12347") == sorted(names)
+    first, second = done.err.splitlines()
+    assert first.startswith("perseid: no value is of the type 'URL'")
+    assert "the 1,000 of 1,001 that were printed by then are made, and stay so" in second
+
+
+# Refusals and failures
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("mint 99999", 3, ("doesn't live here",)),
+        ("mint 0.NA", 4, ("belongs to the system",)),
+        ("mint 12345.", 4, ("(rule H2)",)),
+        ("mint 12345 --as 300:12345/nobody", 4, ("make names",)),
+        ("mint 12345 --value 1:URL=x --value 1:URL=y", 4, ("Index conflict",)),
+    ],
+)
+def test_refused(here: Site, command: str, code: int, words: tuple[str, ...]) -> None:
+    refused(here(command), *words, code=code)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mint",
+        "mint 12345 --count 0",
+        "mint 12345 --count many",
+        "mint 12345 --value URL",
+        "mint 12345 --value 0:URL=x",
+        "mint 12345 --from - --count 2",
+        "mint 12345 --metadata-url https://example.org/",
+        "reserve 12345 --count -1",
+    ],
+)
+def test_wrong_usage(here: Site, command: str) -> None:
+    done = here(command)
+    assert (done.code, done.out) == (2, "")
+
+
+def test_a_missing_table_is_named(here: Site) -> None:
+    done = run("mint", "12345", "--from", "none.csv", environ={"PERSEID_DIR": str(here.directory)})
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "perseid: none.csv: No such file or directory\n"
+
+
+def test_a_counter_that_is_used_up_says_how_many_are_left(here: Site) -> None:
+    counted(here)
+    here.ok("mint 12346 --count 9999")
+    refused(here("mint 12346 --count 2"), "of which 1 are left")
+    assert here.lines("mint 12346") == ["12346/TR-9999"]
+
+
+def test_names_made_by_several_at_once_are_all_different(here: Site) -> None:
+    counted(here)
+    command = [str(PERSEID), "mint", "12346", "--count", "1200", "-d", str(here.directory)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON) for _ in range(4)]
+    names = [line for each in running for line in each.communicate(timeout=60)[0].splitlines()]
+    assert [each.returncode for each in running] == [0] * 4
+    assert len(names) == len(set(names)) == 4_800
+
+
+# Progress
+
+
+def test_a_bar_is_shown_to_people_and_leaves_the_names_alone(here: Site, tmp_path: Path) -> None:
+    output = tmp_path / "names"
+    ours, theirs = pty.openpty()
+    with output.open("wb") as stdout:
+        done = subprocess.Popen(
+            [PERSEID, "mint", "12345", "--count", "3000", "-d", here.directory],
+            stdout=stdout,
+            stderr=theirs,
+            env=ENVIRON,
+        )
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                octets = os.read(ours, 65_536)
+            except OSError:  # the other end is closed
+                break
+            shown += octets
+        assert done.wait(60) == 0
+    os.close(ours)
+    assert b"minting" in shown
+    assert b"names/s" in shown
+    assert b"/3000" in shown
+    names = output.read_text().splitlines()
+    assert len(names) == 3_000
+    assert all(re.fullmatch(UUID, name) for name in names)
+
+
+def test_nobody_else_gets_a_bar(here: Site) -> None:
+    done = run("mint", "12345", "--count", "3000", "-d", str(here.directory))
+    assert (done.code, done.err) == (0, "")
+
+
+def test_names_are_printed_after_each_commit(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When something fails half-way, all that is made has been printed."""
+    commits: list[object] = []
+    do = Registry.do
+
+    def fails_later(self: Registry, operation: Any, *more: Any) -> Any:
+        commits.append(operation)
+        if len(commits) == 3:
+            raise StorageFull("there is no room to write")
+        return do(self, operation, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Registry, "do", fails_later)
+        done = here("mint 12345 --count 2500")
+    assert done.code == 1
+    assert done.err.startswith("perseid: there is no room to write; the 2,000 of 2,500 that were printed")
+    assert sorted(done.out.splitlines()) == here.lines("list 12345")

@@ -1,0 +1,236 @@
+"""`perseid namespace`: make, derive, list, show, change."""
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, refused, site
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+def test_add_prints_the_prefix(demo: Site) -> None:
+    done = demo.ok("namespace add 12345")
+    assert (done.out, done.err) == ("12345\n", "")
+    assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "12345", "2000.01"]
+    assert demo.lines("resolve 0.NA/12345") == [
+        "100  HS_ADMIN  200:0.NA/12345",
+        "200  HS_VLIST  300:0.NA/0.NA",
+    ]
+    refused(demo("namespace add 12345"), "there is a namespace 12345 already", "Change its policy instead")
+
+
+def test_a_prefix_with_capitals_is_one_with_small_letters(demo: Site) -> None:
+    demo.ok("namespace add 10.ABC")
+    refused(demo("namespace add 10.abc"), "already")
+    demo.ok("create 10.abc/x --url https://example.org/")
+    assert demo.lines("list 10.Abc") == ["10.abc/x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", {"profile": "free", "scheme": "free", "case": "insensitive", "authority": False}),
+        ("--profile exact", {"profile": "exact", "scheme": "free", "case": "sensitive"}),
+        ("--profile exact --case insensitive", {"profile": "exact", "case": "insensitive"}),
+        ("--profile cordra", {"scheme": "cordra", "case": "path", "deletion": "tombstone"}),
+        (
+            "--profile pilin --creator hdl:102.100.272/0N8J991QH",
+            {"scheme": "pilin", "authority": True, "creator": "102.100.272/0N8J991QH"},
+        ),
+        ("--purpose 'Maps of the survey'", {"purpose": "Maps of the survey"}),
+        ("--administrator 300:0.NA/0.NA --administrator 301:0.NA/0.NA", {"administrators": ["200:0.NA/12345"]}),
+    ],
+)
+def test_the_rules_are_those_of_the_options(demo: Site, options: str, expected: dict[str, object]) -> None:
+    demo.ok(f"namespace add 12345 {options}")
+    found = demo.ok("namespace show 12345 --json").json
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_h5_letters_are_told_apart_where_the_namespace_says_so(demo: Site) -> None:
+    demo.ok("namespace add 20.500 --profile exact")
+    for name in ("20.500/a", "20.500/A"):
+        demo.ok(f"create {name} --url https://example.org/{name[-1]}")
+    assert demo.lines("list 20.500") == ["20.500/A", "20.500/a"]
+
+
+def test_a4_a_creator_is_made_and_told(demo: Site) -> None:
+    done = demo.ok("namespace add 10.5072 --profile pilin")
+    (creator,) = demo.lines("list 10.5072")
+    assert done.out == "10.5072\n"
+    assert done.err == f"The creator of its identifiers is {creator}; say in its record who that is.\n"
+
+
+def test_a6_types_that_are_elsewhere_are_told(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    done = made.ok("namespace add 10.5072 --profile pilin --json")
+    assert done.json["typesElsewhere"][0] == "102.100.TYPE/CREATION_DATE"
+    assert "Types of values that are defined elsewhere" in made.ok("namespace add 10.5073 --profile pilin").err
+
+
+def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('profile = "tickets"\nscheme = "pattern:T-dddd"\nrequired_types = ["URL"]\n')
+    demo.ok(f"namespace add 12345 --policy {rules} --creator 1/x")
+    found = demo.ok("namespace policy 12345 --json").json
+    assert (found["profile"], found["required_types"], found["default_creator"]) == ("tickets", ["URL"], "1/x")
+    refused(demo("create 12345/T-1234 --value DESC=none"), "required_types")
+    refused(demo("create 12345/T-ABCD --url https://example.org/"), 'scheme = "pattern:T-dddd"')
+    demo.ok("create 12345/T-1234 --url https://example.org/")
+    assert demo(f"namespace add 12346 --policy {rules} --profile free").code == 2
+    rules.write_text('profil = "free"\n')
+    done = demo(f"namespace add 12346 --policy {rules}")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "perseid: profil: there is no such key; did you mean profile?\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("namespace add 12345 --as 300:99999/x", 4, "may not make the namespace 12345"),
+        ("namespace add ten.1 --profile cordra", 4, 'scheme = "cordra"'),
+        ("namespace add 12345 --profile pilin --case sensitive", 1, "reads names in either case"),
+        ("namespace add a/b", 4, "rule H2"),
+        ("namespace add 0.SITE", 4, "belongs to the system itself"),
+        ("namespace add 12345 --administrator me", 2, "INDEX:HANDLE"),
+        ("namespace derive 99999 1", 3, "there is no namespace 99999 here"),
+        ("namespace derive 2000.01 x", 4, 'scheme = "cordra"'),
+        ("namespace show 99999", 3, "there is no namespace 99999 here"),
+        ("namespace policy 99999", 3, "there is no namespace 99999 here"),
+        ("namespace policy 2000.01 --edit --file x", 2, "not both"),
+        ("namespace list --as 300:99999/x", 4, "may not"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(demo: Site, command: str, code: int, words: str) -> None:
+    before = demo.lines("namespace list")
+    done = demo(command)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+    assert demo.lines("namespace list") == before
+
+
+def test_h6_a_derived_prefix_has_the_rules_and_administrators_of_its_parent(demo: Site) -> None:
+    assert demo.ok("namespace derive 102.100.272 maps").out == "102.100.272.maps\n"
+    found = demo.ok("namespace show 102.100.272.maps --json").json
+    assert (found["scheme"], found["creator"]) == ("pilin", "102.100.272/0N8J991QH")
+    assert demo.lines("resolve 0.NA/102.100.272.maps --type HS_VLIST") == ["200  HS_VLIST  200:0.NA/102.100.272"]
+    demo.ok("create 102.100.272.maps/BCDFGHJKH --url https://example.org/ --as 300:0.NA/0.NA")
+    assert demo.ok("namespace derive 2000.01 2000.01.7").out == "2000.01.7\n"
+    demo.ok("namespace derive 2000.01 8 --profile free --purpose Other --administrator 300:0.NA/2000.01")
+    assert demo.ok("namespace show 2000.01.8 --json").json["profile"] == "free"
+
+
+def test_h6_the_parent_s_permission_suffices(demo: Site) -> None:
+    demo.ok("add 0.NA/2000.01 HS_ADMIN=300:12345/ann:add_na")
+    demo.ok("namespace derive 2000.01 5 --as 300:12345/ann")
+    refused(demo("namespace derive 102.100.272 5 --as 300:12345/ann"), "ADD_NA")
+
+
+def test_list_prints_json_lines(demo: Site) -> None:
+    found = [json.loads(line) for line in demo.lines("namespace list --json")]
+    assert [item["prefix"] for item in found] == ["102.100.272", "102.100.TYPE", "2000.01"]
+    assert found[0]["who_may_mint"] == "administrators"
+
+
+def test_show_prints_one_fact_a_line(demo: Site) -> None:
+    assert demo.lines("namespace show 2000.01") == [
+        "prefix          2000.01",
+        "profile         cordra",
+        "purpose         Identifiers of CORDRA's specifications, and of the metadata records that describe these.",
+        "scheme          cordra",
+        "case            path",
+        "who may mint    administrators",
+        "who may list    administrators",
+        "authority       no",
+        "deletion        tombstone",
+        "administrators  200:0.NA/2000.01",
+    ]
+
+
+# Policies
+
+
+def test_a_policy_is_shown_as_it_can_be_given_back(demo: Site, tmp_path: Path) -> None:
+    text = demo.ok("namespace policy 102.100.272").out
+    assert 'scheme = "pilin"' in text.splitlines()
+    done = demo.ok("namespace policy 102.100.272 --file -", given=text.encode())
+    assert (done.out, done.err) == ("102.100.272\n", "Nothing differs.\n")
+    path = tmp_path / "policy.toml"
+    path.write_text(text.replace('who_may_mint = "administrators"', 'who_may_mint = "server"'))
+    done = demo.ok(f"namespace policy 102.100.272 --file {path}")
+    assert done.out == "102.100.272\n"
+    assert done.err == '- who_may_mint = "administrators"\n+ who_may_mint = "server"\n'
+    assert demo.ok("namespace policy 102.100.272 --json").json["who_may_mint"] == "server"
+    done = demo.ok("namespace policy 102.100.272 --file - --json", given=text.encode())
+    assert done.json["changed"] == ["who_may_mint"]
+
+
+def test_a_file_has_the_rules_that_change(demo: Site) -> None:
+    done = demo.ok("namespace policy 2000.01 --file -", given=b'who_may_list = "public"')
+    assert done.err == '- who_may_list = "administrators"\n+ who_may_list = "public"\n'
+    done = demo.ok("namespace policy 2000.01 --file -", given=b'profile = "cordra"\ndeletion = "allowed"')
+    assert done.err.splitlines() == [
+        '- who_may_list = "public"',
+        '+ who_may_list = "administrators"',
+        '- deletion = "tombstone"',
+        '+ deletion = "allowed"',
+    ]
+    found = demo.ok("namespace policy 2000.01 --json").json
+    assert found["default_administrators"] == ["200:0.NA/{prefix}"]
+    assert found["purpose"].startswith("Identifiers of CORDRA")
+
+
+def test_h5_the_case_rule_stays(demo: Site) -> None:
+    text = demo.ok("namespace policy 102.100.TYPE").out.replace('case = "insensitive"', 'case = "sensitive"')
+    refused(demo("namespace policy 102.100.TYPE --file -", given=text.encode()), "rule H5")
+
+
+def test_only_who_may_changes_a_policy(demo: Site) -> None:
+    text = demo.ok("namespace policy 2000.01").out.encode()
+    demo.ok("namespace policy 2000.01 --file - --as 300:0.NA/0.NA", given=text)
+    refused(demo("namespace policy 2000.01 --file - --as 300:99999/x", given=text), "may not")
+
+
+def editor(tmp_path: Path, script: str) -> dict[str, str]:
+    path = tmp_path / "editor"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(stat.S_IRWXU)
+    return {"VISUAL": "", "EDITOR": str(path), "TMPDIR": str(tmp_path)}
+
+
+def test_a_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = 60/' \"$1\"")
+    done = demo("namespace policy 2000.01 --edit", environ=environ)
+    assert (done.code, done.out, done.err) == (0, "2000.01\n", "- default_ttl = 86400\n+ default_ttl = 60\n")
+    demo.ok("create 2000.01/0123456789ABCDEF0123456789ABCDEF --url https://example.org/")
+    assert demo.ok("resolve 2000.01/0123456789ABCDEF0123456789ABCDEF --type URL --json").json["values"][0]["ttl"] == 60
+    assert not list(tmp_path.glob("perseid-policy-*"))
+
+
+def test_what_was_edited_and_cannot_be_taken_is_kept(
+    demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = -1/' \"$1\"")
+    done = demo("namespace policy 2000.01 --edit", environ=environ)
+    assert (done.code, done.out) == (1, "")
+    (kept,) = re.findall(r"your text is in (\S+): mend it", done.err)
+    text = Path(kept).read_text()
+    assert "default_ttl = -1" in text
+    demo.ok(f"namespace policy 2000.01 --file {kept}".replace(kept, "-"), given=text.replace("-1", "5").encode())
+
+
+def test_an_editor_that_fails_changes_nothing(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = demo("namespace policy 2000.01 --edit", environ=editor(tmp_path, "exit 7"))
+    assert (done.code, done.out) == (1, "")
+    assert "ended with code 7; nothing was changed" in done.err
+    assert not list(tmp_path.glob("perseid-policy-*"))

@@ -1,0 +1,265 @@
+"""`create`, `resolve`, `set`, `add`, `remove`, `delete`, `list` on an installation."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, refused, site
+
+WORK = "102.100.272/8RBZF0DQH"
+NEW = "102.100.272/BCDFGHJKH"
+CORDRA = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    """The seed documents' namespaces."""
+    return site(tmp_path, "--demo")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Site:
+    """A namespace without demands."""
+    return site(tmp_path, "--prefix", "12345")
+
+
+def test_create_prints_the_name_as_it_is_registered_and_nothing_else(demo: Site) -> None:
+    done = demo.ok("create 102.100.272/bcdfghjkh --url https://example.org/ --value EMAIL!private=a@example.org")
+    assert (done.out, done.err) == (f"{NEW}\n", "")
+    assert demo.lines(f"resolve {NEW} --type URL --type HS_ADMIN") == [
+        "  1  URL       https://example.org/",
+        "100  HS_ADMIN  200:0.NA/102.100.272",
+    ]
+    assert "2  EMAIL!private" in demo.ok(f"resolve {NEW} --private").out
+
+
+def test_create_prints_json(plain: Site) -> None:
+    done = plain.ok("create hdl:12345/A%2Fb --value 7:DESC=text --json")
+    assert done.json["handle"] == "12345/A/b"
+    assert plain.ok("resolve 12345/a/B --json").json["handle"] == "12345/a/B"
+    assert plain.lines("list 12345") == ["12345/A/b"]
+    assert done.json["seq"] == json.loads(plain.ok("list 12345 --json").out)["seq"]
+
+
+def test_a_name_that_exists_is_refused_and_replaced_on_demand(plain: Site) -> None:
+    plain.ok("create 12345/x --url https://example.org/1 --value DESC=one")
+    refused(plain("create 12345/X --url https://example.org/2"), "12345/X exists already", "overwrite")
+    plain.ok("create 12345/x --url https://example.org/2 --overwrite")
+    assert plain.lines("resolve 12345/x --type URL --type DESC") == ["1  URL  https://example.org/2"]
+
+
+def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> None:
+    plain.ok("create 12345/x --url https://example.org/1")
+    assert plain.ok("delete 12345/x").out == "12345/x\n"
+    refused(plain("resolve 12345/x"), "no record of 12345/x", code=3)
+    refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
+    plain.ok("create 12345/x --url https://example.org/2 --again")
+    assert plain.lines("list 12345") == ["12345/x"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("create 102.100.272/foo --url https://example.org/", ("PILIN alphabet", 'scheme = "pilin"', "perseid mint")),
+        (f"create {CORDRA}?part=2 --url https://example.org/", ("query or fragment", 'scheme = "cordra"')),
+        (f"delete {WORK}", ("cannot be deleted", 'deletion = "tombstone"', "perseid tombstone")),
+        (f"remove {WORK} 9001", ("the date of creation, would be removed", "creation_date_type")),
+        (f"set {WORK} 9002:102.100.TYPE/CREATOR=102.100.272/D7J1G0DQH", ("would change the creator",)),
+        (f"add {WORK} 1:URL=https://example.org/", ("Index conflict for 1",)),
+        (f"create {NEW} --url https://example.org/ --as 300:99999/x", ("may not create", "ADD_HANDLE")),
+        (f"set {WORK} DESC=mine --as 300:99999/x", ("may not modify",)),
+        ("list 102.100.272 --as 300:99999/x", ("may not list",)),
+        (f"resolve {WORK} --at 2099-01-01T00:00:00Z", ("in the future",)),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(demo: Site, command: str, words: tuple[str, ...]) -> None:
+    refused(demo(command), *words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"resolve {NEW}",
+        f"resolve {WORK} --index 77",
+        f"resolve {WORK} --type NONE",
+        "resolve 99999/x",
+        f"set {NEW} URL=https://example.org/",
+        f"add {NEW} URL=https://example.org/",
+        f"remove {NEW} 1",
+        f"remove {WORK} 77",
+        f"delete {NEW}",
+        "list 99999",
+        f"resolve {NEW} --at 30",
+        f"resolve {WORK} --at 1",
+    ],
+)
+def test_what_is_not_there_has_a_code_of_its_own(demo: Site, command: str) -> None:
+    refused(demo(command), code=3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "create",
+        f"create {WORK} --value URL",
+        f"set {WORK}",
+        f"set {WORK} URL=a --from x.json",
+        f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x",
+        f"add {WORK}",
+        f"remove {WORK}",
+        f"remove {WORK} 0",
+        f"remove {WORK} URL",
+        "delete hdl:102.100.272/8RBZF0DQH?a=b",
+        f"set {WORK} URL=a --as nobody",
+        f"set {WORK} URL=a --as x:12345/x",
+        f"resolve {WORK} --index x",
+    ],
+)
+def test_wrong_usage_has_a_code_of_its_own(demo: Site, command: str) -> None:
+    done = demo(command)
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: perseid" in done.err
+
+
+def test_a_malformed_name_is_a_failure_with_its_rule(demo: Site) -> None:
+    done = demo("create nonsense --url https://example.org/")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.endswith("The rule in full: perseid name rules H1\n")
+
+
+def test_a_file_that_is_not_there_is_a_failure(demo: Site) -> None:
+    for command in ("create 102.100.272/BCDFGHJKH --from none.json", f"set {WORK} X=@none.json"):
+        done = demo(command)
+        assert (done.code, done.out, done.err) == (1, "", "perseid: none.json: No such file or directory\n")
+
+
+# Resolving
+
+
+@pytest.mark.parametrize(
+    "form", [WORK, WORK.lower(), f"hdl:{WORK}", f"hdl://{WORK}", f"http://resolver.net.au/hdl/{WORK}"]
+)
+def test_resolve_takes_every_form(demo: Site, form: str) -> None:
+    assert demo.lines("resolve", form, "--index", "1") == [
+        "1  DESC  Authority Metadata for the PILIN Project: the latest version"
+    ]
+
+
+def test_resolve_selects_by_type_and_index(demo: Site) -> None:
+    lines = demo.lines(f"resolve {WORK} --type 102.100.TYPE/LINK. --index 1")
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    found = demo.ok(f"resolve {WORK} --index 3 --index 100 --json").json
+    assert [value["index"] for value in found["values"]] == [3, 100]
+
+
+def test_c5_query_and_fragment_are_given_to_the_caller(demo: Site) -> None:
+    for form in (f"{CORDRA}?part=2#page3", f"hdl:{CORDRA}?part=2#page3"):
+        done = demo.ok("resolve", form)
+        assert "DESC" in done.out
+        assert done.err == (
+            "The query is for whoever serves the thing: part=2\nThe fragment is for whoever serves the thing: page3\n"
+        )
+        found = demo.ok("resolve", form, "--json").json
+        assert (found["query"], found["fragment"]) == ("part=2", "page3")
+
+
+def test_private_values_are_shown_on_demand_to_those_who_may_see_them(plain: Site) -> None:
+    assert plain.lines("resolve 0.NA/12345") == [
+        "100  HS_ADMIN  200:0.NA/12345",
+        "200  HS_VLIST  300:0.NA/12345",
+    ]
+    assert plain.lines("resolve 0.NA/12345 --private --index 300") == [
+        "300  HS_SECKEY!private  (secret; --json shows it)"
+    ]
+    assert len(plain.ok("resolve 0.NA/12345 --private --json").json["values"][2]["data"]["value"]) == 43
+    assert plain.ok("resolve 0.NA/12345 --private --as 300:0.NA/12345").code == 0
+    refused(plain("resolve 0.NA/12345 --private --as 300:99999/x"), "READ_VALUE")
+
+
+def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
+    first = plain.ok("create 12345/x --url https://example.org/1 --json").json["seq"]
+    plain.ok("set 12345/x URL=https://example.org/2")
+    done = plain.ok(f"resolve 12345/x --at {first} --type URL")
+    assert done.out == "1  URL  https://example.org/1\n"
+    assert done.err.startswith(f"As of entry {first}; the record is that of entry {first} (20")
+    found = plain.ok(f"resolve 12345/x --at {first + 1} --json").json
+    assert (found["asOf"], found["seq"]) == (first + 1, first + 1)
+    assert found["values"][0]["data"]["value"] == "https://example.org/2"
+    assert plain.ok("resolve", "12345/x", "--at", found["changed"]).code == 0
+    refused(plain("resolve 12345/x --at yesterday"), "neither a time nor the number of an entry")
+
+
+def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: Path) -> None:
+    plain.ok(
+        "create 12345/x --url https://example.org/1 --value 5:X=base64:AP8= --value EMAIL!private=a@example.org "
+        "--value HS_ADMIN=200:0.NA/12345:add_value"
+    )
+    record = tmp_path / "record.json"
+    printed = plain.ok("resolve 12345/x --private --json").out
+    record.write_text(printed)
+    plain.ok(f"create 12345/y --from {record}")
+    plain.ok("create 12345/z --from -", given=printed.encode())
+    before = json.loads(printed)["values"]
+    for name in ("12345/y", "12345/z"):
+        after = plain.ok(f"resolve {name} --private --json").json["values"]
+        assert [{**value, "timestamp": ""} for value in after] == [{**value, "timestamp": ""} for value in before]
+    record.write_text(json.dumps({"values": before[:1]}))
+    plain.ok(f"set 12345/y --from {record}")
+    assert plain.lines("resolve 12345/y --private") == ["1  URL  https://example.org/1"]
+    refused(plain(f"set 12345/none --from {record}"), "no record of 12345/none", code=3)
+    record.write_text("{")
+    done = plain(f"set 12345/y --from {record}")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("perseid: this is not JSON")
+
+
+# Changing
+
+
+def test_set_puts_values_in_their_place_or_adds_them(plain: Site) -> None:
+    plain.ok("create 12345/x --url https://example.org/1 --value 7:DESC=one")
+    assert plain.ok("set 12345/x URL=https://example.org/2 DESC=two EMAIL=a@example.org").out == "12345/x\n"
+    plain.ok("set 12345/x 7:NOTE=three")
+    assert plain.lines("resolve 12345/x --index 1 --index 2 --index 7") == [
+        "1  URL    https://example.org/2",
+        "2  EMAIL  a@example.org",
+        "7  NOTE   three",
+    ]
+
+
+def test_set_hides_and_shows_a_value(plain: Site) -> None:
+    plain.ok("create 12345/x --value EMAIL=a@example.org")
+    plain.ok("set 12345/x EMAIL!private=a@example.org")
+    refused(plain("resolve 12345/x --type EMAIL"), "no such values", code=3)
+    plain.ok("set 12345/x EMAIL=b@example.org")
+    refused(plain("resolve 12345/x --type EMAIL"), "no such values", code=3)
+    plain.ok("set 12345/x EMAIL!public=b@example.org")
+    assert plain.lines("resolve 12345/x --type EMAIL") == ["1  EMAIL  b@example.org"]
+
+
+def test_add_and_remove(plain: Site) -> None:
+    plain.ok("create 12345/x --url https://example.org/1")
+    assert plain.ok("add 12345/x URL=https://example.org/2 HS_ADMIN=300:0.NA/12345").out == "12345/x\n"
+    assert [line.split()[0] for line in plain.lines("resolve 12345/x")] == ["1", "2", "100", "101"]
+    assert plain.ok("remove 12345/x 1 101 --json").json["handle"] == "12345/x"
+    assert [line.split()[0] for line in plain.lines("resolve 12345/x")] == ["2", "100"]
+
+
+def test_an_identity_acts_with_its_rights(plain: Site) -> None:
+    """The first administrator may create; a key of the record with one permission may do that one thing."""
+    plain.ok("create 12345/x --url https://example.org/1 --value HS_ADMIN=300:12345/x:modify_value --as 300:0.NA/12345")
+    plain.ok("set 12345/x URL=https://example.org/2 --as 300:12345/x")
+    refused(plain("add 12345/x URL=https://example.org/2 --as 300:12345/x"), "ADD_VALUE")
+    refused(plain("delete 12345/x --as 300:12345/x"), "DELETE_HANDLE")
+
+
+def test_list_goes_on_over_pages(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(7):
+        plain.ok(f"create 12345/{number} --url https://example.org/{number}")
+    plain.ok("delete 12345/3")
+    monkeypatch.setattr("perseid.cli.records.MAX_PAGE", 2)
+    assert plain.lines("list 12345") == [f"12345/{number}" for number in (0, 1, 2, 4, 5, 6)]
+    with_deleted = [json.loads(line) for line in plain.lines("list 12345 --deleted --json")]
+    assert [(item["handle"], item["state"]) for item in with_deleted][3] == ("12345/3", "absent")
+    assert plain.lines("list 0.NA") == ["0.NA/12345"]
