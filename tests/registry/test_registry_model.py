@@ -5,7 +5,7 @@ name is said to be, and shares nothing with the registry but the form of values.
 namespaces is resolved as the public does it, and compared. One of them tells small letters from capital ones.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 from pathlib import Path
@@ -109,6 +109,19 @@ def bit(value: Value, letter: int) -> bool:
     return bool(value.permissions & (8, 4, 2, 1)[letter])
 
 
+def buried(name: "Name", wanted: Mapping[int, Value]) -> bool:
+    """Whether a change would give values to a thing that is gone (S8). Administrators may change."""
+    if name.state != "tombstone":
+        return False
+    for index in name.values.keys() | wanted.keys():
+        old, new = name.values.get(index), wanted.get(index)
+        if old is not None and new is not None and same(old, new):
+            continue
+        if not all(is_admin(value) for value in (old, new) if value is not None):
+            return True
+    return False
+
+
 class Model:
     """Names × states × values, and the rules of the protocol in their order."""
 
@@ -197,16 +210,18 @@ class Model:
             return Answer(201)
         wanted = {value.index: value for value in values}
         name = self.find(prefix, suffix)
+        if who == "nobody" and name is not None and name.state in ("reserved", "unpublished"):
+            return Answer(402)
         if name is not None and name.state == "reserved":
             return self.register(who, name, wanted)
         if name is not None and name.exists:
             return self.replace(who, name, wanted) if how == "overwrite" else Answer(101)
-        if name is not None and how != "again":
-            return Answer(101)
         if who == "nobody":
             return Answer(402)
         if not self.may_create(who):
             return Answer(400)
+        if name is not None and how != "again":
+            return Answer(101)
         name = name or Name(f"{prefix}/{suffix}")
         name.state, name.values = "normal", {}
         self.store(name, wanted)
@@ -217,7 +232,7 @@ class Model:
         """A reserved name is registered by whom it was reserved for; to others it exists."""
         if who == "nobody":
             return Answer(402)
-        needed = set().union(*[self.to_add(value) for value in (wanted or name.values).values()])
+        needed = set().union(*[self.to_add(value) for value in wanted.values()]) or {"ADD_VALUE"}
         if not self.may(who, needed, name):
             return Answer(101)
         if not any(is_admin(value) for value in wanted.values()):
@@ -243,6 +258,8 @@ class Model:
         ]
         if not any(ways):
             return Answer(400)
+        if buried(name, wanted):
+            return Answer(202)
         assert self.store(name, wanted) is differs
         return Answer(overwritten=True, changes=differs)
 
@@ -266,6 +283,8 @@ class Model:
         needed, _ = self.to_become(name.values, merged)
         if needed and not self.may(who, needed, name):
             return Answer(400)
+        if buried(name, merged):
+            return Answer(202)
         return Answer(overwritten=bool(shared), changes=self.store(name, merged))
 
     def remove(self, who: str, prefix: str, suffix: str, indexes: Sequence[int]) -> Answer:
@@ -281,7 +300,10 @@ class Model:
         needed = set().union(*[self.to_remove(name.values[index]) for index in indexes])
         if not self.may(who, needed, name):
             return Answer(400)
-        self.store(name, {index: value for index, value in name.values.items() if index not in indexes})
+        left = {index: value for index, value in name.values.items() if index not in indexes}
+        if buried(name, left):
+            return Answer(202)
+        self.store(name, left)
         return Answer()
 
     def modify(self, who: str, prefix: str, suffix: str, values: Sequence[Value]) -> Answer:
@@ -304,6 +326,8 @@ class Model:
             return Answer(400)
         wanted = {value.index: value for value in values}
         if len(wanted) < len(values):
+            return Answer(202)
+        if buried(name, name.values | wanted):
             return Answer(202)
         return Answer(changes=self.store(name, name.values | wanted))
 

@@ -196,3 +196,10 @@ def test_a_tombstone_keeps_saying_why() -> None:
             Append(Draft(Action.TOMBSTONE, State.TOMBSTONE, "10/t", "cli", "local:alice", values=values))
         )
         assert refused(registry, Remove(handle("10/t"), (1,)), OPERATOR) is ResponseCode.INVALID_VALUE
+
+
+@pytest.mark.parametrize("name", ["0.NA/.7", "0.NA/..", "0.NA/7."])
+def test_a_prefix_with_empty_parts_is_not_found_and_breaks_nothing(name: str) -> None:
+    with registry_in_memory() as registry, pytest.raises(Refused) as caught:
+        registry.resolve(Query(Handle.keepable(name)), NOBODY)
+    assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND

@@ -193,7 +193,8 @@ class Facts:
 
 
 def _ancestors(prefix: str) -> Iterator[str]:
-    return islice(prefixes.ancestors(prefix), MAX_ANCESTORS)
+    # Anybody may ask about `.7`, above which there is nothing.
+    return islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS)
 
 
 @lru_cache(_KEPT_POLICIES)

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -238,11 +238,12 @@ def _signer(directory: Path, log: Log) -> Signer:
     """The key that signs checkpoints: the next one, if a rotation was broken off after it had taken over."""
     keys = directory / KEYS_NAME
     following = keys / NEXT_CHECKPOINT_KEY
-    if following.exists():
-        signer = _read_signer(following)
-        with log.reading() as reading:
-            if reading.signer == str(signer.public):
-                return signer
+    with suppress(InstallationProblem):  # one that is half-written has not taken over
+        if following.exists():
+            signer = _read_signer(following)
+            with log.reading() as reading:
+                if reading.signer == str(signer.public):
+                    return signer
     return _read_signer(keys / CHECKPOINT_KEY)
 
 
