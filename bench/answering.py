@@ -1,0 +1,124 @@
+"""What a resolver does for one datagram, but for receiving and sending: octets in, octets out, from the view."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+from perseid.ledger.answers import Answers, AnswersReader
+from perseid.ledger.change import Change, Source
+from perseid.ledger.entry import State
+from perseid.ledger.keys import homed_name, record_key
+from perseid.records.value import Value
+from perseid.serve.answering import Answerer, Settings, packets
+from perseid.serve.counters import Board
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, Version
+from perseid.wire.envelope import Envelope
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from perseid.wire.requests import Resolve, write_request
+
+RECORDS = 20_000
+PREFIX = "20.500.99999"
+VALUES = (
+    Value.text(1, "URL", "https://example.org/a/typical/address"),
+    Value.text(4, "EMAIL", "someone@example.org"),
+    Value(100, "HS_ADMIN", bytes.fromhex("0fff0000000a302e4e412f31323334350000012c")),
+)
+LARGE = tuple(Value.text(index, "URL", "https://example.org/" + "x" * 100) for index in range(1, 41))
+DELEGATION = (Value(1, "HS_NA_DELEGATE", bytes(200)),)
+
+_folder = tempfile.TemporaryDirectory()
+_views: list[AnswersReader] = []
+
+
+class _Records:
+    """A ledger in memory, as far as a view asks for it."""
+
+    ledger_id = bytes(16)
+
+    def __init__(self, changes: list[Change]) -> None:
+        self._changes = changes
+        self.size = len(changes)
+
+    def leaf(self, seq: int) -> bytes:
+        return self._changes[seq - 1].leaf
+
+    def changes(self, after: int, limit: int) -> list[Change]:
+        return self._changes[after : after + limit]
+
+    def current(self) -> Iterator[Change]:
+        return iter(sorted(self._changes, key=lambda change: change.key))
+
+
+def _name(number: int) -> str:
+    return f"{PREFIX}/a-name-of-usual-length-{number:06d}"
+
+
+def _records() -> Iterator[tuple[str, tuple[Value, ...]]]:
+    yield homed_name(f"0.NA/{PREFIX}"), ()
+    yield homed_name("0.NA/0.NA"), ()
+    yield f"0.NA/{PREFIX}", DELEGATION
+    yield f"{PREFIX}/large", LARGE
+    for number in range(RECORDS):
+        yield _name(number), VALUES
+
+
+def _view() -> AnswersReader:
+    """A view of some thousand records, which stays open as long as the process measures."""
+    changes = [
+        Change(seq, bytes(32), record_key(name), name, False, State.NORMAL, [value.to_bytes() for value in values])
+        for seq, (name, values) in enumerate(_records(), 1)
+    ]
+
+    @contextmanager
+    def look() -> Iterator[Source]:
+        yield _Records(changes)
+
+    answers = Answers(Path(_folder.name) / "answers")
+    answers.catch_up(look)
+    _views.append(answers)
+    return answers
+
+
+def _request(
+    name: str, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT, types: tuple[str, ...] = ()
+) -> bytes:
+    body = write_request(Resolve(name.encode(), types=types), version)
+    return Message.build(
+        Envelope(version, version, request_id=1), Header(OpCode.RESOLUTION, flags=flags), body
+    ).to_bytes()
+
+
+def benches() -> dict[str, Callable[[], object]]:
+    """The functions to measure."""
+    answer = Answerer(_view(), Settings(), lambda: 1_794_724_100.5)
+    counters = Board.create(1).counters(0)
+    numbers = Random(1).sample(range(RECORDS), RECORDS)
+    several = cycle([_request(_name(number)) for number in numbers])
+
+    def counted() -> bytes:
+        reply = answer(next(several))
+        if reply is None:
+            raise TypeError("a public resolution was handed over")
+        counters.answered(reply)
+        return reply
+
+    def one(datagram: bytes) -> Callable[[], object]:
+        return partial(answer, datagram)
+
+    name, large = _name(1), _request(f"{PREFIX}/large")
+    return {
+        "found, three values": lambda: answer(next(several)),
+        "found, three values, counted": counted,
+        "found, one of three by type": one(_request(name, types=("URL",))),
+        "found, with digest": one(_request(name, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)),
+        "found, 40 values in 14 packets": lambda: packets(answer(large) or b""),
+        "no such record": one(_request(f"{PREFIX}/nothing-of-that-name")),
+        "not responsible": one(_request("10.1000/x")),
+        "prefix referral": one(_request(f"0.NA/{PREFIX}.1")),
+        "handed over, certified": one(_request(name, DEFAULT_FLAGS | OpFlag.CERTIFY)),
+    }

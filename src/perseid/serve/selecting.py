@@ -1,0 +1,196 @@
+"""What a resolution asks for and what the answers view has, as octets: which values, of which item.
+
+A request names values by index and type (§9.3 of the protocol). The view keeps values as the wire has them, so they are
+chosen and copied without taking any apart: an index is compared as its four octets, a type as its octets with folded
+letters. Folding touches ASCII letters only, so on UTF-8 this finds what `records.types.TypeQuery` finds on text; a test
+compares them.
+
+Items are read as docs/reference/answers-format.md says. Nearly always one stands alone under its key, and that is read
+here; several, or what is none, are left to `ledger.answer_format`.
+"""
+
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from perseid.ledger.answer_format import choose, decode_handle, store_key
+
+INDEX_OCTETS: Final = 4
+TYPE_LENGTH_AT: Final = 14
+"""Where the length of its type stands in a value."""
+TYPE_AT: Final = 18
+"""Where the type itself stands."""
+
+KEPT_SELECTIONS: Final = 256
+"""How many are kept to be used again: clients ask for a handful, over and over. One takes at most some 15 KiB."""
+
+_NUMBER = Struct(">i")
+_FAMILY = b"."  # at the end of a query: the type and all below it
+
+
+# The first octet of a handle's item.
+_EXACT, _SPELLED = 0x08, 0x80
+
+_MORE = 0x80  # of an octet of a number in the view: another one follows
+_MOST_SHIFT = 28  # numbers have at most five octets
+
+
+class NotUnderstood(Exception):
+    """Somebody else shall judge this: a request, or an item of the view, that is not of a kind known here."""
+
+
+class Selection:
+    """The values that a request names; a value qualifies by its index or by its type."""
+
+    __slots__ = ("_exact", "_families", "_indexes", "_lengths")
+
+    def __init__(self, indexes: frozenset[bytes], types: list[bytes]) -> None:
+        folded = [type_.upper() for type_ in types]
+        self._indexes = indexes
+        self._exact = frozenset([type_.removesuffix(_FAMILY) for type_ in folded])
+        self._families = frozenset([type_ for type_ in folded if type_.endswith(_FAMILY)])
+        self._lengths = frozenset([len(type_) for type_ in self._families])
+
+    def choose(self, octets: bytes, at: int, lengths: list[int]) -> list[bytes]:
+        """Those of the values that qualify; they stand side by side from `at` on and have these lengths."""
+        indexes, exact, families = self._indexes, self._exact, self._families
+        chosen = []
+        for length in lengths:
+            end = at + length
+            if octets[at : at + INDEX_OCTETS] in indexes:
+                chosen.append(octets[at:end])
+            elif exact:
+                start = at + TYPE_AT
+                type_end = start + int.from_bytes(octets[at + TYPE_LENGTH_AT : start], "big")
+                folded = octets[start : min(type_end, end)].upper()
+                if folded in exact or (families and any(folded[:size] in families for size in self._lengths)):
+                    chosen.append(octets[at:end])
+            at = end
+        return chosen
+
+
+@lru_cache(KEPT_SELECTIONS)
+def selection(lists: bytes) -> Selection | None:
+    """Take the lists of indexes and types of a request; None if they are empty: then everything is asked for.
+
+    What follows them in the body is ignored, as deployed.
+    """
+    count, at = _count(lists, 0)
+    after = at + INDEX_OCTETS * count
+    indexes = frozenset([lists[start : start + INDEX_OCTETS] for start in range(at, after, INDEX_OCTETS)])
+    count, at = _count(lists, after)
+    types = []
+    for _ in range(count):
+        length, start = _number(lists, at)
+        at = start + length
+        type_ = lists[start:at]
+        if len(type_) < length or not is_text(type_):
+            raise NotUnderstood("a type is cut, or not UTF-8")
+        types.append(type_)
+    return Selection(indexes, types) if indexes or types else None
+
+
+def is_text(octets: bytes) -> bool:
+    """Whether octets are UTF-8."""
+    if octets.isascii():
+        return True
+    try:
+        octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Items of the view
+
+
+def read_item(name: bytes, octets: bytes, *, sensitive: bool) -> tuple[int, bytes, int, list[int]] | None:
+    """The item that a name means: its head, octets, where in them its values begin, and how long each is.
+
+    None if there is none. An item that was kept under another case rule than the namespace has now is not for us.
+    """
+    head = octets[0]
+    start, at = 1, 1
+    if head & _SPELLED:
+        length, start = _view_number(octets, 1)
+        at = start + length
+    lengths, values_at = _lengths(octets, at)
+    if values_at + sum(lengths) != len(octets):
+        return _one_of_several(name, octets, sensitive)
+    if bool(head & _EXACT) is not sensitive:
+        raise NotUnderstood("the record was kept under another case rule")
+    if sensitive:
+        # Both have the same folded letters, so they are alike in length; of the prefix letters never count.
+        spelling = octets[start:at] if head & _SPELLED else name.upper()
+        slash = name.index(b"/")
+        if spelling[slash:] != name[slash:]:
+            return None
+    return head, octets, values_at, lengths
+
+
+def scheme_of(octets: bytes) -> bytes:
+    """The suffix scheme that the item of a prefix names."""
+    length, at = _view_number(octets, 1)
+    return octets[at : at + length]
+
+
+def _one_of_several(name: bytes, octets: bytes, sensitive: bool) -> tuple[int, bytes, int, list[int]] | None:
+    """The same where names differ in their letters alone."""
+    items = decode_handle(store_key(name), octets)
+    if not sensitive or not all(item.exact for item in items):
+        raise NotUnderstood("the record was kept under another case rule")
+    item = choose(items, name)
+    if item is None:
+        return None
+    whole = item.to_bytes(item.spelling)  # which is then left out
+    lengths, at = _lengths(whole, 1)
+    return whole[0], whole, at, lengths
+
+
+def _view_number(octets: bytes, at: int) -> tuple[int, int]:
+    """A number of the view, and where it ends."""
+    octet = octets[at]
+    number, shift, at = octet & 0x7F, 0, at + 1
+    while octet & _MORE:
+        shift += 7
+        if shift > _MOST_SHIFT:
+            raise NotUnderstood("a number of the view is too long")
+        octet = octets[at]
+        number |= (octet & 0x7F) << shift
+        at += 1
+    return number, at
+
+
+def _lengths(octets: bytes, at: int) -> tuple[list[int], int]:
+    """The lengths of a run of values, and where the values begin."""
+    count, at = _view_number(octets, at)
+    lengths = []
+    for _ in range(count):
+        length = octets[at]
+        at += 1
+        if length & _MORE:
+            length, at = _view_number(octets, at - 1)
+        lengths.append(length)
+    return lengths, at
+
+
+# Lists of a request
+
+
+def _number(lists: bytes, at: int) -> tuple[int, int]:
+    """A length or a count, and where it ends."""
+    after = at + _NUMBER.size
+    if after > len(lists):
+        raise NotUnderstood("a list is cut")
+    number: int = _NUMBER.unpack_from(lists, at)[0]
+    if number < 0:
+        raise NotUnderstood("a length or a count is negative")
+    return number, after
+
+
+def _count(lists: bytes, at: int) -> tuple[int, int]:
+    """How many items follow, each of at least four octets; never more than there is room for."""
+    count, at = _number(lists, at)
+    if at + INDEX_OCTETS * count > len(lists):
+        raise NotUnderstood("more items are announced than there are")
+    return count, at

@@ -1,0 +1,171 @@
+"""What the tests of answering share: requests put together field by field, records, and the slow path."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import homed_name, policy_name, record_key
+from perseid.ledger.requests import Append, Appended
+from perseid.names import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.facts import Rules
+from perseid.registry.identity import Anonymous
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.resolving import Query
+from perseid.registry.results import Referred, Refused
+from perseid.serve.answering import WRONG_SERVER, Answerer, Settings
+from perseid.wire import envelope as envelope_module
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.envelope import Envelope
+from perseid.wire.framing import Frame
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from perseid.wire.partition import server_for
+from perseid.wire.requests import Resolve, write_request
+from perseid.wire.responses import Failure, Referral, Resolved
+from perseid.wire.server import Reply, Server, ServerSettings
+from tests.registry.registries import registry_in_memory
+from tests.wire.key_material import SERVER_KEY
+
+NOW = 1_794_724_100
+PUBLIC, PRIVATE = Permission(0x0E), Permission(0x0C)
+
+SILENT = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
+"""Codes that deployed servers give without a text (§7.6); the registry's sentence is for other doors."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, field by field."""
+
+    name: bytes
+    indexes: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
+    flags: int = int(DEFAULT_FLAGS)
+    version: Version = CURRENT
+    suggested: Version | None = CURRENT
+    """None: the peer suggests nothing."""
+    request_id: int = 7
+    recursion: int = 0
+    session_id: int = 0
+    opcode: OpCode = OpCode.RESOLUTION
+    trailing: bytes = b""
+    """Behind the lists, in the body."""
+    credential: bytes = bytes(4)
+    """Behind the body."""
+
+    def to_bytes(self) -> bytes:
+        body = write_request(Resolve(self.name, self.indexes, self.types), self.version) + self.trailing
+        header = Header(self.opcode, flags=OpFlag(self.flags), recursion=self.recursion, expires=NOW)
+        envelope = Envelope(self.version, self.suggested or Version(0, 0), self.session_id, self.request_id)
+        octets = bytearray(Message.build(envelope, header, body).to_bytes()[:-4] + self.credential)
+        octets[16:20] = (len(octets) - envelope_module.LENGTH).to_bytes(4, "big")
+        return bytes(octets)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A record of the ledger."""
+
+    name: str
+    values: tuple[Value, ...] = ()
+    state: State = State.NORMAL
+    exact: bool = False
+
+    @property
+    def key(self) -> bytes:
+        return record_key(self.name, exact=self.exact)
+
+
+def homed(name: str) -> Kept:
+    return Kept(homed_name(name))
+
+
+def governed(prefix: str, profile: str) -> Kept:
+    """The policy of a namespace."""
+    return Kept(policy_name(prefix), (Value(1, "PERSEID_POLICY", PROFILES[profile].to_toml().encode()),))
+
+
+def value(index: int, type_: str = "URL", data: bytes = b"data", *, public: bool = True) -> Value:
+    return Value(index, type_, data, permissions=PUBLIC if public else PRIVATE, timestamp=NOW)
+
+
+@dataclass
+class World:
+    """A registry whose records are exchanged from one example to the next."""
+
+    registry: Registry
+    settings: Settings
+    now: float = NOW
+    kept: dict[bytes, Kept] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        answers = self.registry.ledger.answers
+        self.answer = Answerer(answers, self.settings, lambda: self.now)
+        settings = ServerSettings(SERVER_KEY, self.settings.serial, self.settings.is_primary)
+        self.server = Server(settings, Random(1).randbytes)
+
+    def hold(self, records: Iterable[Kept]) -> None:
+        """Let these be all the records there are."""
+        wanted = {record.key: record for record in records}
+        gone = [Kept(old.name, (), State.ABSENT, old.exact) for key, old in self.kept.items() if key not in wanted]
+        new = [record for key, record in wanted.items() if self.kept.get(key) != record]
+        self.kept = wanted
+        outcomes = self.registry.ledger.append(*[Append(_draft(record)) for record in (*gone, *new)])
+        assert all(isinstance(outcome, Appended) for outcome in outcomes)
+
+    def slowly(self, datagram: bytes) -> tuple[ResponseCode | None, bytes]:
+        """What the server and the registry answer together, and its code; None for what is answered before that."""
+        frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.LENGTH :])
+        received = self.server.receive(frame, self.now)
+        if isinstance(received, Reply):
+            return None, received.to_stream()
+        assert not hasattr(received, "pending")
+        body = received.body
+        assert isinstance(body, Resolve)
+        flags = received.flags
+        code: ResponseCode
+        content: Resolved | Referral | Failure
+        try:
+            code, content = ResponseCode.SUCCESS, Resolved(body.handle, self._resolve(body, flags))
+        except Referred as referred:
+            code, content = referred.code, Referral(b"", referred.values)
+        except Refused as refused:
+            code, content = refused.code, Failure.of("" if refused.code in SILENT else refused.reason)
+        return code, self.server.respond(received, code, content, self.now).to_stream()
+
+    def _resolve(self, body: Resolve, flags: OpFlag) -> tuple[Value, ...]:
+        name = body.handle if b"/" in body.handle else b"0.NA/" + body.handle
+        settings = self.settings
+        if server_for(name, settings.hash_option, settings.servers) != settings.position:
+            raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
+        handle = Handle.for_lookup(name)
+        if handle is None:
+            raise Refused(ResponseCode.HANDLE_NOT_FOUND, "no record can be kept under that name")
+        query = Query(
+            handle,
+            body.types,
+            body.indexes,
+            public_only=OpFlag.PUBLIC_ONLY in flags,
+            refer=OpFlag.DO_NOT_REFER not in flags,
+        )
+        return self.registry.resolve(query, Anonymous()).values
+
+
+def _draft(record: Kept) -> Draft:
+    action = Action.DELETE if record.state is State.ABSENT else Action.UPDATE
+    return Draft(action, record.state, record.name, "test", "local:test", "", record.values, record.exact)
+
+
+@contextmanager
+def world(settings: Settings | None = None, profile: str = "free") -> Iterator[World]:
+    """A registry without any records, for a site with these settings and prefixes without a policy of this profile."""
+    settings = settings or Settings()
+    with registry_in_memory(rules=Rules(default_policy=PROFILES[profile])) as registry:
+        assert registry.ledger.answers.catch_up(registry.ledger.log.reading)
+        made = World(registry, settings)
+        made.kept = {homed("0.NA/0.NA").key: homed("0.NA/0.NA")}
+        yield made

@@ -1,0 +1,96 @@
+"""Values are chosen from octets as the registry chooses them from objects, and lists that are none are refused."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.ledger.answer_format import HandleItem, store_key
+from perseid.ledger.entry import State
+from perseid.records.binary import Reader
+from perseid.records.errors import InvalidData
+from perseid.records.record import select
+from perseid.records.value import Value
+from perseid.serve.selecting import KEPT_SELECTIONS, NotUnderstood, read_item, scheme_of, selection
+from perseid.wire.codes import CURRENT
+from perseid.wire.requests import Resolve, write_request
+
+MEANT = ("URL", "url", "URL.us", "URL.", ".", "", "ü.Ä", "ü.", "Ü.", "ß", "HS_ADMIN.x", "URLs")
+TYPES = st.sampled_from(MEANT) | st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+INDEXES = st.integers(1, 5) | st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+def lists(indexes: tuple[int, ...], types: tuple[str, ...]) -> bytes:
+    return write_request(Resolve(b"", indexes, types), CURRENT)[4:]
+
+
+@given(
+    kept=st.lists(st.builds(Value, INDEXES, TYPES, st.binary(max_size=200)), max_size=6),
+    indexes=st.lists(INDEXES, max_size=4).map(tuple),
+    types=st.lists(TYPES | TYPES.map(lambda type_: type_ + "."), max_size=4).map(tuple),
+)
+@settings(max_examples=500, deadline=None)
+def test_octets_are_chosen_as_objects_are(kept: list[Value], indexes: tuple[int, ...], types: tuple[str, ...]) -> None:
+    contents = tuple(value.to_bytes() for value in kept)
+    octets = HandleItem(b"10/x", State.NORMAL, values=contents).to_bytes(b"10/X")
+    item = read_item(b"10/X", octets, sensitive=False)
+    assert item is not None
+    _, whole, at, lengths = item
+    expected = [value.to_bytes() for value in select(kept, indexes, types)]
+    wanted = selection(lists(indexes, types))
+    if wanted is None:
+        assert not indexes
+        assert not types
+        assert whole[at:] == b"".join(expected)
+    else:
+        assert wanted.choose(whole, at, lengths) == expected
+
+
+@given(st.binary(max_size=40) | st.binary(max_size=12).map(lambda octets: bytes(3) + octets))
+@settings(max_examples=500, deadline=None)
+def test_lists_are_refused_exactly_if_the_wire_refuses_them(octets: bytes) -> None:
+    try:
+        Resolve.read(Reader(bytes(4) + octets), CURRENT, 0)
+    except InvalidData:
+        with pytest.raises(NotUnderstood):
+            selection(octets)
+    else:
+        selection(octets)
+
+
+def test_selections_are_kept_up_to_a_number() -> None:
+    for index in range(2 * KEPT_SELECTIONS):
+        selection(lists((index,), ()))
+    assert selection.cache_info().currsize == KEPT_SELECTIONS
+
+
+@given(
+    spellings=st.sets(st.sampled_from(("aB", "Ab", "AB", "ab", "a" * 500, "A" * 500)), min_size=1),
+    asked=st.sampled_from(("aB", "ab", "AB", "A" * 500, "aA" * 250)),
+)
+def test_the_item_of_the_very_spelling_is_found_where_letters_count(spellings: set[str], asked: str) -> None:
+    name = f"10.x/{asked}".encode()
+    kept = sorted(f"10.X/{each}".encode() for each in spellings if len(each) == len(asked))
+    items = [HandleItem(each, State.NORMAL, exact=True, values=(Value(1, "T", each).to_bytes(),)) for each in kept]
+    items.sort(key=lambda item: item.key)
+    octets = b"".join(item.to_bytes(store_key(name)) for item in items)
+    if not octets:
+        return
+    item = read_item(name, octets, sensitive=True)
+    if b"10.X/" + asked.encode() not in kept:
+        assert item is None
+    else:
+        assert item is not None
+        _, whole, at, _ = item
+        assert whole[at:] == Value(1, "T", b"10.X/" + asked.encode()).to_bytes()
+
+
+@pytest.mark.parametrize("octets", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
+def test_a_number_without_end_is_not_read(octets: bytes) -> None:
+    with pytest.raises(NotUnderstood):
+        read_item(b"10/x", octets, sensitive=False)
+
+
+def test_a_scheme_of_any_length_is_read() -> None:
+    long = b"pattern:" + b"n" * 200
+    assert scheme_of(b"\x21\x06cordra\0") == b"cordra"
+    assert scheme_of(b"\x21\xd0\x01" + long + b"\0") == long

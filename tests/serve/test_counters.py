@@ -1,0 +1,134 @@
+"""Counters are seen by other processes while they grow, survive who counted, and refuse what is laid out otherwise."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.serve.counters import PAGE, Board, Count, WrongLayout
+from perseid.wire.codes import ResponseCode
+
+RESOLVER = """
+import sys
+from perseid.serve.counters import Board
+
+board = Board(int(sys.argv[1]))
+counters = board.counters(int(sys.argv[2]))
+answer = bytes(27) + bytes((int(sys.argv[3]),)) + bytes(12)
+for number in range(int(sys.argv[4])):
+    counters.answered(answer)
+    counters.handed_over()
+print("counted", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.create(3)
+    yield made
+    made.close()
+    os.close(made.descriptor)
+
+
+def answer(code: int, octets: int = 40) -> bytes:
+    return bytes(24) + code.to_bytes(4, "big") + bytes(octets - 28)
+
+
+def test_each_kind_of_event_has_its_counter(board: Board) -> None:
+    counters = board.counters(1)
+    for code in (1, 1, 1, 100, 301, 12_345):
+        counters.answered(answer(code))
+    counters.handed_over()
+    counters.handed_over()
+    counters.dropped()
+    counters.sent(1_000)
+    expected = Count(
+        {ResponseCode.SUCCESS: 3, ResponseCode.HANDLE_NOT_FOUND: 1, ResponseCode.SERVER_NOT_RESP: 1}, 1, 2, 1, 1_240
+    )
+    assert counters.read() == expected
+    assert (expected.answered, expected.received) == (6, 9)
+    assert board.read() == [Count(), expected, Count()]
+    assert board.total() == expected
+    assert len(board) == 3
+
+
+def test_every_response_code_is_told_from_the_others(board: Board) -> None:
+    for number, code in enumerate(ResponseCode, 1):
+        for _ in range(number):
+            board.counters(0).answered(answer(code))
+    assert board.total().by_code == {code: number for number, code in enumerate(ResponseCode, 1)}
+    assert board.total().other_code == 0
+
+
+def test_counts_are_added_up() -> None:
+    first = Count({ResponseCode.SUCCESS: 1, ResponseCode.ERROR: 2}, 3, 4, 5, 6)
+    second = Count({ResponseCode.SUCCESS: 10}, 30, 40, 50, 60)
+    assert first + second == Count({ResponseCode.SUCCESS: 11, ResponseCode.ERROR: 2}, 33, 44, 55, 66)
+
+
+def test_what_other_processes_count_is_seen_while_they_live_and_after(board: Board) -> None:
+    """The third resolver is killed and started anew: it goes on where it ended."""
+
+    def start(resolver: int, code: int, times: int) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", RESOLVER, *map(str, (board.descriptor, resolver, code, times))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(command, pass_fds=(board.descriptor,), **pipes)  # type: ignore[call-overload,no-any-return]
+
+    resolvers = [start(0, 1, 1_000), start(1, 100, 2_000), start(2, 200, 300)]
+    try:
+        for resolver in resolvers:
+            assert resolver.stdout is not None
+            assert resolver.stdout.readline() == b"counted\n"
+        assert [count.answered for count in board.read()] == [1_000, 2_000, 300]
+        resolvers[2].kill()
+        resolvers[2].communicate()
+        resolvers[2] = start(2, 200, 33)
+        resolvers[2].communicate(b"\n")
+    finally:
+        for resolver in resolvers:
+            resolver.kill()
+            resolver.communicate()
+    expected = {ResponseCode.SUCCESS: 1_000, ResponseCode.HANDLE_NOT_FOUND: 2_000, ResponseCode.VALUES_NOT_FOUND: 333}
+    assert board.total() == Count(expected, handed_over=3_333, octets_out=40 * 3_333)
+
+
+def test_a_reader_never_sees_a_counter_go_back(board: Board) -> None:
+    counters, done = board.counters(0), threading.Event()
+
+    def count() -> None:
+        for _ in range(200_000):
+            counters.sent(255)
+        done.set()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    seen = 0
+    while not done.is_set():
+        now = board.counters(0).read().octets_out
+        assert now >= seen
+        assert now % 255 == 0
+        seen = now
+    thread.join()
+    assert board.total().octets_out == 200_000 * 255
+
+
+@pytest.mark.parametrize("octets", [b"", b"x", bytes(PAGE), bytes(PAGE + 8)])
+def test_memory_that_is_laid_out_otherwise_is_refused(octets: bytes) -> None:
+    descriptor = os.memfd_create("something-else")
+    try:
+        os.write(descriptor, octets)
+        with pytest.raises(WrongLayout):
+            Board(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_board_of_nobody_is_refused_and_leaves_nothing_open() -> None:
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are what is compared
+    with pytest.raises(WrongLayout):
+        Board.create(0)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
