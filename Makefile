@@ -9,6 +9,7 @@ STAMP := $(VENV)/.up-to-date
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
 # How many test processes: all cores, or what the caller says.
 JOBS ?= auto
+# Examples of each property test: EXAMPLES in the environment (50).
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
 # How often `make crash` kills.
