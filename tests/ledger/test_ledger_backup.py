@@ -31,7 +31,7 @@ from perseid.ledger.archive import (
     InvalidBackup,
 )
 from perseid.ledger.backup import save_backup, write_backup
-from perseid.ledger.branch import Branch, branch_of
+from perseid.ledger.branch import branch_of
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.clock import LONGEST_PAUSE, SECOND
 from perseid.ledger.entry import Action
@@ -44,7 +44,7 @@ from perseid.ledger.restore import NotEmpty, Restored, reopen, restore
 from perseid.ledger.schema import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
 from perseid.ledger.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.store import Store
-from perseid.ledger.verification import MAX_NOTE, InvalidProof, check_consistency, open_checkpoint
+from perseid.ledger.verification import MAX_NOTE, Branch, InvalidProof, check_consistency, open_checkpoint
 from perseid.ledger.verify import verify
 from perseid.names import pilin
 from tests.ledger.ledgers import (

@@ -307,30 +307,37 @@ def test_another_user_is_refused_and_told_the_command_that_works(made: Path, mon
             action(made)
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can be somebody else")
-def test_root_looks_into_the_installation_of_another_user_and_leaves_no_file_of_its_own(made: Path) -> None:
+def test_root_looks_into_the_installation_of_another_user_and_leaves_no_file_of_its_own(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(made, "a")
-    nobody = pwd.getpwnam("nobody")
-    for path in (made, *made.rglob("*")):
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    with pytest.raises(ReadOnly, match="sudo -u nobody perseid"):
+    if IS_ROOT:
+        owner = pwd.getpwnam("nobody")
+        for path in (made, *made.rglob("*")):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+    else:  # the installation is another user's from root's side
+        owner = pwd.getpwuid(os.geteuid())
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ReadOnly, match=f"sudo -u {owner.pw_name} perseid"):
         opened(made)
     with opened(made, writable=False) as installation, installation.log.reading() as reading:
         assert reading.size == 1
-        assert {path.stat().st_uid for path in made.rglob("*")} == {nobody.pw_uid}
+        assert {path.stat().st_uid for path in made.rglob("*")} == {owner.pw_uid}
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
 @pytest.mark.parametrize("closed", [False, True])
 def test_who_cannot_even_look_is_told_whose_it_is(closed: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="perseid-", dir="/tmp"))
     create(folder / "made", environ={})
-    folder.chmod(0o700 if closed else 0o755)
-    script = """
+    # Root becomes somebody else for whom the folder is closed; who is not root closes it for himself.
+    open_to_others, shut = (0o755, 0o700) if IS_ROOT else (0o755, 0o000)
+    folder.chmod(shut if closed else open_to_others)
+    become = "os.setuid(65534)" if IS_ROOT else "os.geteuid = lambda: 65534"
+    script = f"""
         import os, sys
         from pathlib import Path
         from perseid.registry.installation import Installation
-        os.setuid(65534)
+        {become}
         try:
             Installation.open(Path(sys.argv[1]))
         except Exception as error:
@@ -338,8 +345,12 @@ def test_who_cannot_even_look_is_told_whose_it_is(closed: bool) -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(folder / "made")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    folder.chmod(0o700)
     shutil.rmtree(folder)
-    refused = f"{folder / 'made'} belongs to root, and this process runs as nobody; run it as the owner: sudo -u root"
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    refused = (
+        f"{folder / 'made'} belongs to {owner}, and this process runs as nobody; run it as the owner: sudo -u {owner}"
+    )
     hidden = f"InstallationProblem {folder / 'made'} cannot be looked into: Permission denied"
     assert said.startswith(hidden if closed else f"ReadOnly {refused}")
 

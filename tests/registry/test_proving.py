@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
 from perseid.ledger import proof_document
-from perseid.ledger.branch import Branch
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, Draft, State
@@ -25,7 +24,7 @@ from perseid.ledger.proof_document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, 
 from perseid.ledger.requests import Append
 from perseid.ledger.schema import ledger
 from perseid.ledger.signing import rotate_key, sign_checkpoint
-from perseid.ledger.verification import Checkpoint, InvalidProof, commitment, read_note, write_note
+from perseid.ledger.verification import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
 from perseid.names import Handle
 from perseid.records import Value, ValueRef
 from perseid.registry import proving
@@ -115,7 +114,7 @@ def test_a_proof_is_checked_without_the_server(registry: Registry, machine: Mach
     assert [each.index for each in earlier.values] == [1, 100]
     assert latest.keys == (SIGNER.public,)
     assert latest.checkpoint.size == second + 5
-    assert (latest.continued, latest.actor, latest.note) == (None, None, None)
+    assert (latest.branch, latest.actor, latest.note) == (None, None, None)
 
 
 def test_a_value_comes_back_as_it_was_stored(here: Registry) -> None:
@@ -340,9 +339,9 @@ def test_a_restored_ledger_says_which_one_it_continues_and_needs_its_own_key(her
     assert len(proof.document["keys"]) == 2  # type: ignore[arg-type]
     found = checked(proof, OTHER_LOG)
     assert found.keys == (OTHER_LOG.public, newest.public)
-    assert found.continued is not None
-    assert (found.continued.checkpoint.origin, found.continued.checkpoint.size) == (SIGNER.name, seq + 1)
-    assert (found.continued.old, found.continued.new) == (SECOND_KEY.public, OTHER_LOG.public)
+    assert found.branch is not None
+    assert (found.branch.continued.origin, found.branch.continued.size) == (SIGNER.name, seq + 1)
+    assert (found.branch.old, found.branch.new) == (SECOND_KEY.public, OTHER_LOG.public)
     for old in (SIGNER, SECOND_KEY):
         with pytest.raises(InvalidProof, match=f"was restored and goes on as {OTHER_LOG.name}: ask its operator"):
             checked(proof, old)
@@ -424,7 +423,7 @@ def test_a_restored_ledger_tells_of_no_key_from_before(here: Registry) -> None:
     before = hand_over(here, SIGNER.hand_over(SECOND_KEY.public))
     note = Branch(Checkpoint(SIGNER.name, 1, bytes(32)), SECOND_KEY.public, OTHER_LOG.public).note()
     seq = hand_over(here, note, action=Action.BRANCH)
-    assert verify_proof(forged(here, OTHER_LOG, seq), OTHER_LOG.public).continued is not None
+    assert verify_proof(forged(here, OTHER_LOG, seq), OTHER_LOG.public).branch is not None
     with pytest.raises(InvalidProof, match="begins a new ledger"):
         verify_proof(forged(here, OTHER_LOG, before, seq), OTHER_LOG.public)
     with pytest.raises(InvalidProof, match="which ledger"):

@@ -26,7 +26,7 @@ from perseid.ledger.verify import verify
 from perseid.names import Handle
 from perseid.registry.config import FILE_NAME, Config, InvalidConfig
 from perseid.registry.facts import Facts
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, Installation, NoInstallation
+from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, NoInstallation
 from perseid.registry.namespaces import namespaces
 from perseid.registry.policy import Policy
 from perseid.registry.policy_text import InvalidPolicy
@@ -36,7 +36,7 @@ from ._output import AsJson, print_json
 from ._place import Directory, Place, directory_of, opened
 from ._progress import progress
 from ._values import printable
-from .keys import NEXT, finished_by, keys_of
+from .keys import finished_by, keys_of
 
 _FOR_OTHERS: Final = 0o077
 
@@ -197,8 +197,10 @@ def _keys(installation: Installation) -> Iterator[Finding]:
         message = "the checkpoint key was being exchanged, and that was interrupted"
         yield Finding("keys", Level.WRONG, message, "finish it with: perseid key rotate checkpoint")
         return
-    if (path.parent / NEXT).exists():
-        message = f"{path.parent / NEXT} is left over from an exchange that was interrupted; it never counted"
+    if (path.parent / NEXT_CHECKPOINT_KEY).exists():
+        message = (
+            f"{path.parent / NEXT_CHECKPOINT_KEY} is left over from an exchange that was interrupted; it never counted"
+        )
         yield Finding("keys", Level.NOTE, message, "the next exchange removes it")
     if signer.public != named or not _has_signed(installation, signer):
         yield Finding("keys", Level.WRONG, "the checkpoint key is not the one with which the ledger signs", lost)

@@ -14,20 +14,20 @@ one counts: the same command again does the third step. At no point is a key tha
 import secrets
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, NamedTuple
 
 import typer
 
-from perseid.ledger.branch import Branch
-from perseid.ledger.checkpoint import Signer, handed_over
+from perseid.ledger.checkpoint import Signer
 from perseid.ledger.directory import sync_directory
-from perseid.ledger.entry import Action, Entry
-from perseid.ledger.errors import Damaged, LedgerError
+from perseid.ledger.entry import Entry
+from perseid.ledger.errors import LedgerError
+from perseid.ledger.key_chain import key_change
 from perseid.ledger.keys import LEDGER, record_key
 from perseid.ledger.requests import Appended
 from perseid.ledger.signing import WrongKey
-from perseid.ledger.verification import InvalidProof, LogKey
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, Installation
+from perseid.ledger.verification import LogKey
+from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation
 from perseid.registry.placement import write
 
 from ._help import Group
@@ -37,12 +37,17 @@ from ._place import DOOR, Directory, directory_of, identity, opened
 from ._values import printable
 from .verifying import iso_time, short_time
 
-NEXT: Final = f"{CHECKPOINT_KEY}.next"
-"""The file of a key that is about to take the place of the one in use."""
-
 _SEED_OCTETS = 32
 
 app = typer.Typer(cls=Group, help="Show and exchange the keys that sign.", no_args_is_help=True)
+
+
+class _Change(NamedTuple):
+    """An entry that changed the key, with the key before it and the one after it."""
+
+    entry: Entry
+    old: LogKey
+    new: LogKey
 
 
 class Purpose(StrEnum):
@@ -62,8 +67,9 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
         changes = _changes(installation)
         keys = keys_of(installation)
     # The entry with which each key began, and the one with which it ended.
-    begins: list[Entry | None] = [None, *changes]
-    ends: list[Entry | None] = [*changes, None]
+    entries = [change.entry for change in changes]
+    begins: list[Entry | None] = [None, *entries]
+    ends: list[Entry | None] = [*entries, None]
     for key, begin, end in zip(keys, begins, ends, strict=True):
         if json:
             print_json(
@@ -123,12 +129,12 @@ def keys_of(installation: Installation) -> list[LogKey]:
     if not changes:
         path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
         return [Signer.from_octets(path.read_bytes()).public]
-    return [_change(changes[0])[0], *[_change(entry)[1] for entry in changes]]
+    return [changes[0].old, *[change.new for change in changes]]
 
 
 def finish_rotation(directory: Path) -> LogKey | None:
     """Do the last step of a rotation that was interrupted; the key that signs now, or None if nothing was left."""
-    if not (directory / KEYS_NAME / NEXT).exists():
+    if not (directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).exists():
         return None
     with Installation.open(directory, writable=False) as installation:
         waiting = finished_by(installation)
@@ -140,44 +146,29 @@ def finish_rotation(directory: Path) -> LogKey | None:
 def finished_by(installation: Installation) -> LogKey | None:
     """The key that the ledger names and that has yet to take the old one's place; None if there is none."""
     try:
-        waiting = Signer.from_octets((installation.directory / KEYS_NAME / NEXT).read_bytes()).public
+        waiting = Signer.from_octets((installation.directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).read_bytes()).public
     except (FileNotFoundError, ValueError):
         return None  # or it was being written, so the ledger does not name it
     changes = _changes(installation)
-    return waiting if changes and _change(changes[-1])[1] == waiting else None
+    return waiting if changes and changes[-1].new == waiting else None
 
 
 def _write_next(directory: Path, signer: Signer) -> None:
-    path = directory / KEYS_NAME / NEXT
-    path.unlink(
-        missing_ok=True
-    )  # left by somebody who was interrupted; `finish_rotation` has found that it never counted
+    path = directory / KEYS_NAME / NEXT_CHECKPOINT_KEY
+    # Left by somebody who was interrupted; `finish_rotation` has found that it never counted.
+    path.unlink(missing_ok=True)
     write(path, signer.to_octets())
     sync_directory(path.parent)
 
 
 def _put_in_place(directory: Path) -> None:
     folder = directory / KEYS_NAME
-    (folder / NEXT).replace(folder / CHECKPOINT_KEY)
+    (folder / NEXT_CHECKPOINT_KEY).replace(folder / CHECKPOINT_KEY)
     sync_directory(folder)
 
 
-def _changes(installation: Installation) -> list[Entry]:
-    """The entries with which the key changed, in their order."""
+def _changes(installation: Installation) -> list[_Change]:
+    """How the key changed, in order."""
     with installation.log.reading() as reading:
-        found = [
-            entry for entry in reading.history(record_key(LEDGER)) if entry.action in (Action.ROTATE_KEY, Action.BRANCH)
-        ]
-    return found[::-1]
-
-
-def _change(entry: Entry) -> tuple[LogKey, LogKey]:
-    """The key before an entry, and the one after it."""
-    note = entry.why or ""
-    try:
-        if entry.action is Action.BRANCH:
-            branch = Branch.parse(note)
-            return branch.old, branch.new
-        return handed_over(note)
-    except InvalidProof as problem:
-        raise Damaged(f"entry {entry.seq} does not hand over to another key: {problem}") from problem
+        entries = list(reading.history(record_key(LEDGER)))[::-1]
+    return [_Change(entry, *change) for entry in entries if (change := key_change(entry)) is not None]

@@ -180,7 +180,7 @@ def _read(path: str, most: int) -> bytes:
 
 def _show(found: "Verified", json: bool) -> None:
     values = [(proved, _value(proved.content, found.at)) for proved in found.values]
-    origin = found.continued.checkpoint.origin if found.continued is not None else None
+    origin = found.branch.continued.origin if found.branch is not None else None
     door, _, actor = (found.actor or "").partition(" ")
     document: dict[str, Any] = {
         "handle": found.handle,

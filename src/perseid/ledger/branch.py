@@ -12,40 +12,11 @@ entry after the restore (BRANCH, on the ledger's own record) says where it comes
     <new public key>
 """
 
-from dataclasses import dataclass
-from typing import Final, Self
-
 from .entry import Action
 from .errors import Damaged
 from .keys import LEDGER, record_key
 from .log import Log
-from .verification import Checkpoint, InvalidProof, LogKey
-
-_FIRST_LINE: Final = "perseid ledger branch"
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Where a restored ledger comes from."""
-
-    continued: Checkpoint
-    """The old origin, how many of its entries were taken over, and the root of their tree. Nobody signed this."""
-    old: LogKey
-    """The key with which the old ledger signed when the backup was made."""
-    new: LogKey
-    """The key that signs from here on; its name is the new origin."""
-
-    def note(self) -> str:
-        """The note of the entry."""
-        return f"{_FIRST_LINE}\n{self.continued.text()}{self.old}\n{self.new}\n"
-
-    @classmethod
-    def parse(cls, note: str) -> Self:
-        """Take it from the note of an entry."""
-        first, origin, size, root, old, new, *rest = [*note.split("\n"), *[""] * 6]
-        if first != _FIRST_LINE or any(rest):
-            raise InvalidProof("the note does not say which ledger this one continues")
-        return cls(Checkpoint.parse(f"{origin}\n{size}\n{root}\n"), LogKey.parse(old), LogKey.parse(new))
+from .verification import Branch, InvalidProof
 
 
 def origin_after_restore(origin: str, ledger_id: bytes) -> str:

@@ -10,9 +10,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from .verification import Checkpoint, InvalidProof, LogKey, read_note, write_note
-
-_ROTATION = "perseid checkpoint key rotation"
+from .verification import ROTATION, Checkpoint, InvalidProof, LogKey, handed_over, write_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Signer:
 
     def hand_over(self, successor: LogKey) -> str:
         """The note by which this key names the next one."""
-        return self._note(f"{_ROTATION}\n{self.public}\n{successor}\n")
+        return self._note(f"{ROTATION}\n{self.public}\n{successor}\n")
 
     def _note(self, text: str) -> str:
         key = self.public
@@ -60,19 +58,6 @@ class Signer:
 
     def _private(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self._seed)
-
-
-def handed_over(note: str) -> tuple[LogKey, LogKey]:
-    """The old key and the new one, as the old one signed it."""
-    text, signatures = read_note(note)
-    lines = text.split("\n")
-    if len(lines) != 4 or lines[0] != _ROTATION:
-        raise InvalidProof("the note does not hand over to another key")
-    old, new = LogKey.parse(lines[1]), LogKey.parse(lines[2])
-    for name, key_id, signature in signatures:
-        if name == old.name and key_id == old.id and old.check(signature, text.encode()):
-            return old, new
-    raise InvalidProof(f"the hand-over is not signed by {old.name}")
 
 
 def successor(note: str, key: LogKey) -> LogKey:

@@ -6,12 +6,24 @@ checkpoint is known from the entries and from the key that signs now.
 
 from bisect import bisect_right
 
-from .branch import Branch
-from .checkpoint import handed_over
 from .entry import Action, Entry
 from .errors import Damaged
 from .keys import LEDGER
-from .verification import Checkpoint, InvalidProof, LogKey, open_checkpoint
+from .verification import Branch, Checkpoint, InvalidProof, LogKey, handed_over, open_checkpoint
+
+
+def key_change(entry: Entry) -> tuple[LogKey, LogKey] | None:
+    """The key that signed before an entry and the one that does after it; None if the entry does not change it."""
+    if entry.handle != LEDGER or entry.action not in (Action.ROTATE_KEY, Action.BRANCH):
+        return None
+    note = entry.why or ""
+    try:
+        if entry.action is Action.BRANCH:
+            branch = Branch.parse(note)
+            return branch.old, branch.new
+        return handed_over(note)
+    except InvalidProof as error:
+        raise Damaged(f"entry {entry.seq} does not hand over to another key: {error}") from error
 
 
 class KeyChain:
@@ -27,17 +39,10 @@ class KeyChain:
 
     def take(self, entry: Entry) -> None:
         """Look whether an entry changes the key."""
-        if entry.handle != LEDGER or entry.action not in (Action.ROTATE_KEY, Action.BRANCH):
+        change = key_change(entry)
+        if change is None:
             return
-        note = entry.why or ""
-        try:
-            if entry.action is Action.BRANCH:
-                branch = Branch.parse(note)
-                old, new = branch.old, branch.new
-            else:
-                old, new = handed_over(note)
-        except InvalidProof as error:
-            raise Damaged(f"entry {entry.seq} does not hand over to another key: {error}") from error
+        old, new = change
         if self._keys and self._keys[-1] != old:
             raise Damaged(f"entry {entry.seq} hands over from a key that did not sign by then")
         self._keys = [*(self._keys or [old]), new]

@@ -22,12 +22,14 @@ from typing import Final
 
 from .verification import (
     MAX_PROOF,
+    Branch,
     Checkpoint,
     InvalidProof,
     Leaf,
     LogKey,
     check_inclusion,
     commitment,
+    handed_over,
     leaf_hash,
     open_checkpoint,
     read_note,
@@ -53,8 +55,6 @@ BRANCH: Final = 12
 LEDGER: Final = "0.SITE/LEDGER"
 """The name that such entries are about."""
 
-_ROTATION = "perseid checkpoint key rotation"
-_BRANCHED = "perseid ledger branch"
 _MEMBERS = frozenset({"format", "handle", "seq", "entry", "values", "checkpoint", "keys"})
 _MAY_HAVE = frozenset({"actor", "note"})
 _ENTRY = frozenset({"leaf", "path"})
@@ -84,16 +84,6 @@ class ProvedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Continued:
-    """The ledger that a restored one continues."""
-
-    checkpoint: Checkpoint
-    """Its origin, how many of its entries were taken over, and the root of their tree. Nobody signed this."""
-    old: LogKey
-    new: LogKey
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
     """What a document proves."""
 
@@ -114,7 +104,7 @@ class Verified:
     checkpoint: Checkpoint
     keys: tuple[LogKey, ...]
     """The trusted key, and those that it handed over to; the last one signed the checkpoint."""
-    continued: Continued | None
+    branch: Branch | None
     """Which ledger this one continues, if it was restored."""
 
 
@@ -134,10 +124,10 @@ def verify_proof(document: str | bytes, key: LogKey, *, handle: str | None = Non
     # The tree is that of a checkpoint which nobody vouches for yet: whose it is, its own hand-overs tell.
     leaf = _entry(members["entry"], stated, "the entry")
     links = _links(members["keys"], stated)
-    continued = next((each for each in links if isinstance(each, Continued)), None)
-    keys = _followed(key, [each for each in links if isinstance(each, str)], continued)
+    branch = next((each for each in links if isinstance(each, Branch)), None)
+    keys = _followed(key, [each for each in links if isinstance(each, str)], branch)
     if signatures[0][:2] != (keys[-1].name, keys[-1].id):
-        raise _foreign_key(signatures[0][0], key, continued)
+        raise _foreign_key(signatures[0][0], key, branch)
     checkpoint = open_checkpoint(note, keys[-1])
     if checkpoint.origin != keys[-1].name:
         raise InvalidProof("the checkpoint is about another log than its key")
@@ -155,7 +145,7 @@ def verify_proof(document: str | bytes, key: LogKey, *, handle: str | None = Non
         note=_shown(members, "note", b"N", leaf.note),
         checkpoint=checkpoint,
         keys=keys,
-        continued=continued,
+        branch=branch,
     )
 
 
@@ -173,9 +163,9 @@ def _check_subject(leaf: Leaf, members: dict[str, object], handle: str | None, s
 # Keys
 
 
-def _links(plain: object, checkpoint: Checkpoint) -> list[str | Continued]:
+def _links(plain: object, checkpoint: Checkpoint) -> list[str | Branch]:
     """The notes of the hand-overs, and the ledger that this one continues: all from entries of the tree."""
-    found: list[str | Continued] = []
+    found: list[str | Branch] = []
     last = 0
     for each in _list(plain, "the keys", MAX_LINKS):
         link = _object(each, "a hand-over", _LINK)
@@ -185,16 +175,16 @@ def _links(plain: object, checkpoint: Checkpoint) -> list[str | Continued]:
         note = _shown(link, "note", b"N", leaf.note) or ""
         if leaf.action == BRANCH and found:
             raise InvalidProof(f"entry {leaf.seq} begins a new ledger, so nothing is handed over before it")
-        found.append(_continued(note) if leaf.action == BRANCH else note)
+        found.append(Branch.parse(note) if leaf.action == BRANCH else note)
         last = leaf.seq
     return found
 
 
-def _followed(key: LogKey, notes: list[str], continued: Continued | None) -> tuple[LogKey, ...]:
+def _followed(key: LogKey, notes: list[str], branch: Branch | None) -> tuple[LogKey, ...]:
     """The trusted key, and those after it; the hand-overs follow each other, also those from before its time."""
     keys = [key]
-    last = None if continued is None else continued.new
-    for old, new in map(_handed_over, notes):
+    last = None if branch is None else branch.new
+    for old, new in map(handed_over, notes):
         if last not in (None, old):
             raise InvalidProof(f"a hand-over is missing: {old} did not come to sign by those that are there")
         if old == keys[-1]:
@@ -203,30 +193,10 @@ def _followed(key: LogKey, notes: list[str], continued: Continued | None) -> tup
     return tuple(keys)
 
 
-def _handed_over(note: str) -> tuple[LogKey, LogKey]:
-    """The old key and the new one, as the old one signed it."""
-    text, signatures = read_note(note)
-    lines = text.split("\n")
-    if len(lines) != 4 or lines[0] != _ROTATION:
-        raise InvalidProof("the note does not hand over to another key")
-    old, new = LogKey.parse(lines[1]), LogKey.parse(lines[2])
-    for name, key_id, signature in signatures:
-        if name == old.name and key_id == old.id and old.check(signature, text.encode()):
-            return old, new
-    raise InvalidProof(f"the hand-over is not signed by {old}")
-
-
-def _continued(note: str) -> Continued:
-    first, origin, size, root, old, new, *rest = [*note.split("\n"), *[""] * 6]
-    if first != _BRANCHED or any(rest):
-        raise InvalidProof("the note does not say which ledger this one continues")
-    return Continued(Checkpoint.parse(f"{origin}\n{size}\n{root}\n"), LogKey.parse(old), LogKey.parse(new))
-
-
-def _foreign_key(signer: str, key: LogKey, continued: Continued | None) -> InvalidProof:
+def _foreign_key(signer: str, key: LogKey, branch: Branch | None) -> InvalidProof:
     message = f"the checkpoint is signed by {signer}, with a key that {key} did not hand over to"
-    if continued is not None and continued.checkpoint.origin == key.name:
-        message += f"; that ledger was restored and goes on as {continued.new.name}: ask its operator for the new key"
+    if branch is not None and branch.continued.origin == key.name:
+        message += f"; that ledger was restored and goes on as {branch.new.name}: ask its operator for the new key"
     return InvalidProof(message)
 
 

@@ -28,7 +28,7 @@ from perseid.names.allocator import DEFAULT_MAX_AHEAD
 
 from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, from_json
 from .backup import Progress
-from .branch import Branch, origin_after_restore
+from .branch import origin_after_restore
 from .bulk import CHUNK, CHUNK_OCTETS, Bulk, Sealed
 from .checkpoint import Signer
 from .commit import Commit
@@ -41,7 +41,7 @@ from .requests import Append, Appended
 from .rows import one_row
 from .schema import OTHER_SCOPES, SIDE_STATE, checkpoints, entries, head, leases, ledger, metadata, views
 from .signing import WrongKey
-from .verification import Checkpoint, open_checkpoint
+from .verification import Branch, Checkpoint, open_checkpoint
 
 
 class NotEmpty(LedgerError):

@@ -313,6 +313,52 @@ def open_checkpoint(note: str, key: LogKey) -> Checkpoint:
     raise InvalidProof(f"the checkpoint is not signed by {key.name}")
 
 
+# One key after another
+
+
+ROTATION: Final = "perseid checkpoint key rotation"
+"""The first line of a note with which a key hands over to the next one."""
+
+_BRANCHED = "perseid ledger branch"
+
+
+def handed_over(note: str) -> tuple[LogKey, LogKey]:
+    """The old key and the new one, as the old one signed it."""
+    text, signatures = read_note(note)
+    lines = text.split("\n")
+    if len(lines) != 4 or lines[0] != ROTATION:
+        raise InvalidProof("the note does not hand over to another key")
+    old, new = LogKey.parse(lines[1]), LogKey.parse(lines[2])
+    for name, key_id, signature in signatures:
+        if name == old.name and key_id == old.id and old.check(signature, text.encode()):
+            return old, new
+    raise InvalidProof(f"the hand-over is not signed by {old}")
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a restored ledger comes from. Its note has the lines of docs/reference/backup-format.md."""
+
+    continued: Checkpoint
+    """The old origin, how many of its entries were taken over, and the root of their tree. Nobody signed this."""
+    old: LogKey
+    """The key with which the old ledger signed when the backup was made."""
+    new: LogKey
+    """The key that signs from here on; its name is the new origin."""
+
+    def note(self) -> str:
+        """The note of the entry that says so."""
+        return f"{_BRANCHED}\n{self.continued.text()}{self.old}\n{self.new}\n"
+
+    @classmethod
+    def parse(cls, note: str) -> Self:
+        """Take it from the note of an entry."""
+        first, origin, size, root, old, new, *rest = [*note.split("\n"), *[""] * 6]
+        if first != _BRANCHED or any(rest):
+            raise InvalidProof("the note does not say which ledger this one continues")
+        return cls(Checkpoint.parse(f"{origin}\n{size}\n{root}\n"), LogKey.parse(old), LogKey.parse(new))
+
+
 def _octets(text: str) -> bytes:
     try:
         return text.encode("utf-8")

@@ -95,7 +95,7 @@ class Facts:
     def __init__(self, reading: Reading, rules: Rules, at: int | None = None) -> None:
         self.reading = reading
         self.rules = rules
-        self._at = at  # an entry of the past, or None for now
+        self._at = at  # the entry up to which is read; None reads the present
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
         self.spent = Spent()
