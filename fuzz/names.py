@@ -38,7 +38,7 @@ RESOLVERS = (RESOLVER, *KNOWN_RESOLVERS)
 
 # The same code with lower bounds sees a hundred times as many inputs in the same time.
 MAX_TRIES = 100
-_bounds = importlib.import_module("perseid.names.suggest")
+_bounds = importlib.import_module("perseid.names.suggesting")
 _bounds.MAX_TRIES, _bounds.MAX_CANDIDATES = MAX_TRIES, 500  # type: ignore[attr-defined]
 
 

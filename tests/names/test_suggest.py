@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import CaseRule, Handle, NameMisuse, Pattern, Pilin, PilinCheck, Resolver, Scheme, pilin, suggest
-from perseid.names.suggest import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES
+from perseid.names.suggesting import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES
 from tests.names.support import World
 from tests.strategies import handles, milliseconds, texts
 

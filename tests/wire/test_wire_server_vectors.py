@@ -12,33 +12,30 @@ from dataclasses import dataclass
 
 import pytest
 
-from perseid.records.pubkey import DhPublicKey
 from perseid.wire import server as server_module
 from perseid.wire.challenge import check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import verify_signature
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.exchange import DhKeyPair
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.header import LIFETIME, Header
 from perseid.wire.message import Message
-from perseid.wire.requests import ExchangeMode, SessionSetup, VerifyChallenge
+from perseid.wire.requests import ExchangeMode, VerifyChallenge
 from perseid.wire.responses import (
     Challenge,
     Failure,
     Names,
     ResponseBody,
-    SessionReady,
     SiteInfo,
     Verified,
     read_response,
 )
 from perseid.wire.server import INVALID_LENGTH, NOT_UNDERSTOOD, Proof, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import Identity, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, fed, frames_of, key_file, load
+from tests.wire.recorded_sessions import RecordedHalf, session_of, setup_of
 
 VECTOR_FILES = WIRE_FILES
 
@@ -209,46 +206,13 @@ def test_a_vector_gets_the_recorded_answer_to_the_octet(name: str) -> None:
 # Sessions
 
 
-def setup_of(frame: Frame) -> SessionSetup | None:
-    """The wish for a session that a frame holds, if it does."""
-    if frame.envelope.encrypted:
-        return None
-    message = Message.from_bytes(frame.envelope, frame.payload, NOW)
-    if message.header.opcode != OpCode.SESSION_SETUP:
-        return None
-    return SessionSetup.read(message.body_reader(), message.version, NOW)
-
-
-def session_of(vector: Vector, setup: SessionSetup) -> Session:
-    return Session(
-        int(vector.keys["session_id"]),
-        bytes.fromhex(vector.keys["session_key"]),
-        Cipher(int(vector.keys["encryption_alg"])),
-        CURRENT,
-        Identity(setup.handle, setup.index),
-        setup.timeout,
-    )
-
-
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name.startswith("session:session-dh")])
 def test_a_diffie_hellman_session_vector_is_answered_to_the_octet_from_set_up_to_end(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = CONVERSATIONS[name][0]
-    (frame,) = frames_of(first.response, first.transport)
-    _, ready = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-    assert isinstance(ready, SessionReady)
-    public = DhPublicKey.from_bytes(ready.data[4:])
-    exponent, modulus = int(first.keys["dh_client_x"], 16), int(first.keys["dh_p"], 16)
-    secret = pow(public.y, exponent, modulus).to_bytes(128, "big")
-    monkeypatch.setattr(server_module, "make_key_pair", lambda _group, _random: DhKeyPair(public, 0))
-
-    def shared_secret(pair: DhKeyPair, theirs: DhPublicKey) -> bytes:
-        assert pair.public == public
-        assert theirs == DhPublicKey(pow(2, exponent, modulus), modulus, int(first.keys["dh_g"]))
-        return secret
-
-    monkeypatch.setattr(server_module, "shared_secret", shared_secret)
+    half = RecordedHalf.of(CONVERSATIONS[name][0])
+    monkeypatch.setattr(server_module, "make_key_pair", half.make_key_pair)
+    monkeypatch.setattr(server_module, "shared_secret", half.shared_secret)
     run = Replay()
     for vector in CONVERSATIONS[name]:
         run.exchange(vector)

@@ -8,8 +8,6 @@ part that is wrong. Unknown members are never looked at.
 import math
 from typing import Final, TypeAlias
 
-import msgspec
-
 from .errors import InvalidData, RecordMisuse
 
 JsonObject: TypeAlias = dict[str, object]
@@ -31,6 +29,8 @@ _MAX_NUMBER = 10**15
 
 def parse_json(text: str | bytes) -> object:
     """The plain object that a JSON text stands for; bounded."""
+    import msgspec  # noqa: PLC0415 - resolver processes need the rest of this module, and no JSON
+
     if isinstance(text, str):
         check_text(text, "the JSON")
         text = text.encode("utf-8")
@@ -48,6 +48,8 @@ def parse_json(text: str | bytes) -> object:
 
 def write_json(plain: object) -> str:
     """The shortest JSON text of a plain object, members in their order."""
+    import msgspec  # noqa: PLC0415 - see above
+
     try:
         return msgspec.json.encode(plain).decode("utf-8")
     except UnicodeEncodeError:

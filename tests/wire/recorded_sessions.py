@@ -1,0 +1,66 @@
+"""What was agreed on in the recorded sessions, for servers that are to live through them again."""
+
+from dataclasses import dataclass
+
+from perseid.records.pubkey import DhPublicKey
+from perseid.wire.cipher import Cipher
+from perseid.wire.codes import CURRENT, OpCode
+from perseid.wire.exchange import DhKeyPair
+from perseid.wire.framing import Frame
+from perseid.wire.message import Message
+from perseid.wire.requests import SessionSetup
+from perseid.wire.responses import SessionReady, read_response
+from perseid.wire.sessions import Identity, Session
+from tests.wire.recorded import NOW, Vector, frames_of
+
+
+def setup_of(frame: Frame) -> SessionSetup | None:
+    """The wish for a session that a frame holds, if it does."""
+    if frame.envelope.encrypted:
+        return None
+    message = Message.from_bytes(frame.envelope, frame.payload, NOW)
+    if message.header.opcode != OpCode.SESSION_SETUP:
+        return None
+    return SessionSetup.read(message.body_reader(), message.version, NOW)
+
+
+def session_of(vector: Vector, setup: SessionSetup) -> Session:
+    """The session that was agreed on, also where ours refuses the key exchange: what follows does not depend on it."""
+    key, cipher = bytes.fromhex(vector.keys["session_key"]), Cipher(int(vector.keys["encryption_alg"]))
+    identity = Identity(setup.handle, setup.index)
+    return Session(int(vector.keys["session_id"]), key, cipher, CURRENT, identity, setup.timeout)
+
+
+def client_half(vector: Vector) -> DhKeyPair:
+    """The client's half of a recorded exchange by Diffie-Hellman, private exponent and all."""
+    modulus, generator = int(vector.keys["dh_p"], 16), int(vector.keys["dh_g"])
+    exponent = int(vector.keys["dh_client_x"], 16)
+    return DhKeyPair(DhPublicKey(pow(generator, exponent, modulus), modulus, generator), exponent)
+
+
+@dataclass(frozen=True)
+class RecordedHalf:
+    """The server's half of a recorded exchange by Diffie-Hellman.
+
+    Its private exponent is known to nobody; what is agreed on is computed as the client does it.
+    """
+
+    public: DhPublicKey
+    client: DhKeyPair
+
+    @classmethod
+    def of(cls, vector: Vector) -> "RecordedHalf":
+        (frame,) = frames_of(vector.response, vector.transport)
+        _, ready = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+        assert isinstance(ready, SessionReady)
+        return cls(DhPublicKey.from_bytes(ready.data[4:]), client_half(vector))
+
+    def make_key_pair(self, *_: object) -> DhKeyPair:
+        """In place of a pair that is drawn at random."""
+        return DhKeyPair(self.public, 0)
+
+    def shared_secret(self, pair: DhKeyPair, theirs: DhPublicKey) -> bytes:
+        assert pair.public == self.public
+        assert theirs == self.client.public
+        modulus = self.public.p
+        return pow(self.public.y, self.client.exponent, modulus).to_bytes((modulus.bit_length() + 7) // 8, "big")
