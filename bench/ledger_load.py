@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count, islice
 from math import log10
 from pathlib import Path
@@ -221,6 +222,20 @@ def load(where: str, records: int, order: str) -> Figures:
     return whole.figures("bulk append", records, "record") | last | memory | _octets(where, records, "loaded")
 
 
+def load_new(where: str, records: int, order: str) -> Figures:
+    """Load into an empty namespace: entries first, then each view once, from sorted runs."""
+    _made(_file(where)).store.close()
+    watch = Stopwatch()
+    with _ledger(where) as ledger:
+        ledger.append(Append(replace(_request("first").draft, handle="1/first")))  # nothing is done for the first time
+        drafts = [_request(suffix).draft for suffix in islice(ORDERS[order](0), records)]
+        own = [_own()]
+        with watch.running():
+            ledger.load(drafts, progress=lambda _: own.append(_own()))
+    memory = {"load of new names: memory that it takes, MiB": max(own) - own[0]}
+    return watch.figures("load of new names", records, "record") | memory | _octets(where, records, "new names")
+
+
 def prove(where: str, records: int, order: str) -> Figures:
     """Prove entries of the loaded ledger, and check the proofs."""
     log = _log(_file(where))
@@ -404,7 +419,8 @@ def mint(where: str, suffixes: int, _order: str) -> Figures:
 
 
 PARTS: Final = {
-    part.__name__: part for part in (load, prove, build, read, single, concurrent, keep_writing, history, mint)
+    part.__name__: part
+    for part in (load, load_new, prove, build, read, single, concurrent, keep_writing, history, mint)
 }
 LOADED: Final = ("load", "prove", "build", "read", "single", "concurrent")
 """What is done with each loaded ledger; its size is measured before more is written."""
@@ -431,10 +447,11 @@ def _result(part: "subprocess.Popen[str]") -> Figures:
 
 def _loaded(records: int, order: str) -> Figures:
     found: Figures = {}
-    with tempfile.TemporaryDirectory(prefix="perseid-bench-") as folder:
-        for part in LOADED:
-            _say(f"{records:,} records, {order}: {part}")
-            found |= _result(_start(part, folder, records, order))
+    for parts in (("load_new",), LOADED):
+        with tempfile.TemporaryDirectory(prefix="perseid-bench-") as folder:
+            for part in parts:
+                _say(f"{records:,} records, {order}: {part}")
+                found |= _result(_start(part, folder, records, order))
     return found
 
 
@@ -517,6 +534,7 @@ def _print_outlook(sizes: Sequence[int], loaded: dict[str, list[Figures]]) -> No
             tenfold = (last[name] / first[name]) ** (1 / log10(sizes[-1] / sizes[0]))
             later = hours * tenfold ** log10(MANY / sizes[-1])
             line += f", {later:.1f} h if each tenfold goes on costing {tenfold:.2f} times as much"
+        line += f"; {last['load of new names: CPU µs a record'] * MANY / _MICRO / 3_600:.1f} h to load into nothing"
         rebuilt = sum(last[f"rebuild {view}: CPU µs a record"] for view in ("records", "targets", "answers"))
         print(f"{line}; {rebuilt * MANY / _MICRO / 3_600:.1f} h to build all views anew")
 

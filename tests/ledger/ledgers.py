@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from perseid.records import Permission, Value
 
 ORIGIN = "ledger.example.org"
 SIGNER = Signer.generate(ORIGIN, bytes(range(32)))
+DEADLINE = 60.0
 NOW = RELEASED + 365 * 86_400 * SECOND
 
 
@@ -81,6 +82,14 @@ def url(data: str, index: int = 1) -> Value:
 
 def secret(data: bytes, index: int = 300) -> Value:
     return Value(index, "HS_SECKEY", data, permissions=Permission(0x0C))
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what others do."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
 
 
 def change(

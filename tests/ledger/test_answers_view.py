@@ -313,7 +313,7 @@ def test_a_full_map_does_not_fail_the_ledger_and_what_is_behind_is_not_read(
 
 
 def test_a_view_that_passes_what_was_needed_is_right_by_itself(answers: Answers, ledger: MemoryLedger) -> None:
-    state = StateFile(answers._folder / "state", writable=True)
+    state = StateFile(answers.folder / "state", writable=True)
     state.need(2)
     state.close()
     first, second = ledger.append("10.1/x", url("1")), ledger.append("10.1/x", url("2"))
@@ -327,7 +327,7 @@ def test_what_was_needed_of_a_ledger_before_it_was_restored_is_forgotten(
     answers: Answers, ledger: MemoryLedger
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
-    state = StateFile(answers._folder / "state", writable=True)
+    state = StateFile(answers.folder / "state", writable=True)
     state.need(100)
     state.close()
     assert not answers.ready
@@ -519,7 +519,7 @@ def test_any_difference_from_the_ledger_is_named(
         else:
             txn.put(key, octets, db=getattr(generation, database))
     assert answers.differences(ledger.look) == told
-    assert generations(answers._folder) == [1]
+    assert generations(answers.folder) == [1]
 
 
 def test_comparing_goes_on_beside_a_writer(answers: Answers, ledger: MemoryLedger) -> None:

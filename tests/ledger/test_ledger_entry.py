@@ -17,6 +17,7 @@ from perseid.ledger.entry import (
     Slot,
     State,
     seal,
+    skim,
 )
 from perseid.ledger.verification import InvalidProof, Leaf, leaf_hash
 from perseid.records import InvalidData, Permission, Value
@@ -69,6 +70,23 @@ entries = st.builds(
     ),
     st.lists(slots, max_size=5).map(tuple),
 )
+
+
+@given(entries, st.data())
+def test_skimming_finds_what_taking_apart_finds_and_refuses_what_it_refuses(one: Entry, data: st.DataObject) -> None:
+    body = one.body()
+    assert skim(one.seq, one.at, body) == (one.handle, one.exact, one.state, one.contents())
+    place = data.draw(st.integers(0, len(body)))
+    wrong = data.draw(
+        st.sampled_from([body[:place], body + b"\0", body[:place] + b"\xff" + body[place + 1 :]]), label="wrong"
+    )
+    try:
+        found = Entry.from_body(one.seq, one.at, wrong)
+    except InvalidData:
+        with pytest.raises(InvalidData):
+            skim(one.seq, one.at, wrong)
+    else:
+        assert skim(one.seq, one.at, wrong) == (found.handle, found.exact, found.state, found.contents())
 
 
 @given(entries)

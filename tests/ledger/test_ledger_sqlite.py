@@ -81,14 +81,14 @@ def _flipped(octets: bytes, place: int) -> bytes:
 
 def test_a_full_disk_refuses_writing_reading_goes_on_and_writing_resumes(log: Log, store: Store) -> None:
     log.append([change("a", url("x"))])
-    with store.connect() as connection:
-        pages = connection.connection.cursor().execute("PRAGMA page_count").fetchone()[0]
+    with store.reading_cursor() as cursor:
+        pages = cursor.execute("PRAGMA page_count").fetchone()[0]
     large = url("x" * 500_000)
 
     def limit(pages: int) -> None:
-        # The limit belongs to a connection; the pool of this test has one.
-        with store.connect() as connection:
-            connection.connection.cursor().execute(f"PRAGMA max_page_count = {pages}")
+        # The limit belongs to a connection, and one connection writes.
+        with store.writing_cursor() as cursor:
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
 
     limit(pages + 10)
     with pytest.raises(StorageFull):

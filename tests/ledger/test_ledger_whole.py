@@ -6,8 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.redaction import redaction
 from perseid.ledger.requests import Append
 from perseid.ledger.signing import WrongKey, rotate_key
-from perseid.ledger.store import READERS, Store
+from perseid.ledger.sqlite_driver import READERS
+from perseid.ledger.store import Store
 from perseid.ledger.verification import InvalidProof, open_checkpoint
 from perseid.records import Value
 from tests.ledger.ledgers import (
@@ -34,19 +34,13 @@ from tests.ledger.ledgers import (
     log_of_today,
     open_store,
     secret,
+    until,
     url,
     verified,
 )
 
 DEADLINE = 30.0
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -250,7 +244,11 @@ def test_many_readers_do_not_keep_anybody_from_writing(opened: Ledger) -> None:
 
 
 def test_who_comes_when_too_many_read_is_told(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened.log.store.engine.pool, "_timeout", 0.1)
+    store = opened.log.store
+    if store._driver is None:
+        monkeypatch.setattr(store.engine.pool, "_timeout", 0.1)
+    else:
+        monkeypatch.setattr(store._driver, "patience", 0.1)
     with ExitStack() as readings:
 
         def read() -> None:

@@ -4,17 +4,61 @@
 What is written is specified in docs/reference/ledger-format.md and docs/reference/answers-format.md.
 """
 
-from .answers import Answers, AnswersReader, Unavailable
-from .checkpoint import Signer
-from .clock import CheckedClock
-from .entry import Action, Draft, Entry, Slot, State
-from .errors import Damaged, LeaseClosed, LedgerError, Moved, NewerFormat, StorageFull, TooBusy, WrongClock
-from .ledger import Ledger
-from .log import Log
-from .reading import Difference, Reading
-from .requests import Append, Appended, Failed, Lease, Leased, Lender, Mint, Minted, Outcome, Request
-from .store import Store
-from .writer import Writer
+from typing import TYPE_CHECKING
+
+from perseid._lazy import lazily
+
+if TYPE_CHECKING:
+    from .answers import Answers, AnswersReader, Unavailable
+    from .checkpoint import Signer
+    from .clock import CheckedClock
+    from .entry import Action, Draft, Entry, Slot, State
+    from .errors import Damaged, LeaseClosed, LedgerError, Moved, NewerFormat, StorageFull, TooBusy, WrongClock
+    from .ledger import Ledger
+    from .loading import Loaded, NameTaken
+    from .log import Log
+    from .reading import Difference, Reading
+    from .requests import Append, Appended, Failed, Lease, Leased, Lender, Mint, Minted, Outcome, Request
+    from .store import Store
+    from .writer import Writer
+else:
+    __getattr__ = lazily(
+        __name__,
+        {
+            "answers": ("Answers", "AnswersReader", "Unavailable"),
+            "checkpoint": ("Signer",),
+            "clock": ("CheckedClock",),
+            "entry": ("Action", "Draft", "Entry", "Slot", "State"),
+            "errors": (
+                "Damaged",
+                "LeaseClosed",
+                "LedgerError",
+                "Moved",
+                "NewerFormat",
+                "StorageFull",
+                "TooBusy",
+                "WrongClock",
+            ),
+            "ledger": ("Ledger",),
+            "loading": ("Loaded", "NameTaken"),
+            "log": ("Log",),
+            "reading": ("Difference", "Reading"),
+            "requests": (
+                "Append",
+                "Appended",
+                "Failed",
+                "Lease",
+                "Leased",
+                "Lender",
+                "Mint",
+                "Minted",
+                "Outcome",
+                "Request",
+            ),
+            "store": ("Store",),
+            "writer": ("Writer",),
+        },
+    )
 
 __all__ = [
     "Action",
@@ -34,10 +78,12 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "Lender",
+    "Loaded",
     "Log",
     "Mint",
     "Minted",
     "Moved",
+    "NameTaken",
     "NewerFormat",
     "Outcome",
     "Reading",

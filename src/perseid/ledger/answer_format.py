@@ -72,8 +72,9 @@ _TYPE_AT = 14
 _TYPE_TEXT_AT = 18
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
+_TELLING_OCTETS = 5  # which tell HS_ALIAS from HS_ADMIN, which nearly every record has
 _TELLING = frozenset(
-    type_.upper().encode()[:4] for type_ in (HS_ALIAS, LOCATIONS)
+    type_.upper().encode()[:_TELLING_OCTETS] for type_ in (HS_ALIAS, LOCATIONS)
 )  # how types begin that flags tell of
 _REFERRALS = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _SINGLE = [bytes((number,)) for number in range(0x80)]
@@ -130,7 +131,7 @@ class HandleItem:
         values = tuple([content for content in change.contents if _is_public(content)])
         alias = location = False
         for content in values:
-            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + 4].upper() in _TELLING:
+            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() in _TELLING:
                 types = (_type_of(content).upper(),)
                 alias = alias or _has_type(types, HS_ALIAS)
                 location = location or _has_type(types, LOCATIONS)
@@ -150,6 +151,32 @@ class HandleItem:
             return b"".join((bytes((head,)), *_pack_values(self.values)))
         spelled = (_pack_number(len(self.spelling)), self.spelling)
         return b"".join((bytes((head | _SPELLED,)), *spelled, *_pack_values(self.values)))
+
+
+def item_octets(change: Change, key: bytes) -> bytes | None:
+    """`HandleItem.of(change)` as it stands under a key; None if there is none.
+
+    This is done with every entry, so what nearly all of them are is encoded in one go.
+    """
+    spelling = change.handle.encode("utf-8")
+    head = int(change.state)
+    contents = change.contents
+    values = [
+        content for content in contents if len(content) > _PERMISSIONS_AT and content[_PERMISSIONS_AT] & _PUBLIC_READ
+    ]
+    types = [content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() for content in values]
+    if head not in _SERVED or is_local(spelling) or not _TELLING.isdisjoint(types):
+        item = HandleItem.of(change)
+        return None if item is None else item.to_bytes(key)
+    if change.exact:
+        head |= _EXACT
+    if len(values) < len(contents):
+        head |= _PRIVATE
+    lengths = [_pack_number(len(value)) for value in values]
+    if spelling == key:
+        return b"".join((bytes((head,)), _pack_number(len(values)), *lengths, *values))
+    spelled = (bytes((head | _SPELLED,)), _pack_number(len(spelling)), spelling)
+    return b"".join((*spelled, _pack_number(len(values)), *lengths, *values))
 
 
 def decode_handle(key: bytes, octets: bytes) -> tuple[HandleItem, ...]:

@@ -13,7 +13,7 @@ from typing import Final, Self, TypeAlias
 
 import lmdb
 
-from .answer_format import LAYOUT, HandleItem, PrefixPart, is_local, merge, store_key
+from .answer_format import LAYOUT, HandleItem, PrefixPart, decode_handle, is_local, item_octets, merge, store_key
 from .change import Change, Source
 from .errors import Damaged
 
@@ -35,7 +35,9 @@ _APPLIED = b"applied"
 _BUILT = b"built"
 _SEQ = Struct("<Q")
 _NO_LEAF = bytes(32)
-_ABOUT_PREFIXES = (b"0.NA/", b"0.SITE/")
+ABOUT_PREFIXES: Final = (b"0.NA/", b"0.SITE/")
+"""How the keys of records begin that say something about prefixes."""
+
 _DATABASES = (b"handles", b"prefixes", b"meta")
 
 BROKEN: Final = (
@@ -130,15 +132,17 @@ class Generation:
             record = change.key
             if not is_local(record):
                 key = store_key(record)
-                item = HandleItem.of(change)
                 if key > last:
                     # Behind all others it is appended, which fills pages to the brim; names are often counted.
+                    item = item_octets(change, key)
                     if item is not None:
-                        txn.put(key, item.to_bytes(key), append=True, db=handles)
+                        txn.put(key, item, append=True, db=handles)
                         last = key
                 else:
-                    _put(txn, handles, key, merge(key, txn.get(key, db=handles), record, item))
-            if record.startswith(_ABOUT_PREFIXES):
+                    before = txn.get(key, db=handles)
+                    after = item_octets(change, key) if before is None else _merged(key, before, change)
+                    _put(txn, handles, key, after)
+            if record.startswith(ABOUT_PREFIXES):
                 self._write_prefix(txn, change)
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
 
@@ -147,6 +151,23 @@ class Generation:
         if part is not None:
             key = store_key(part.prefix)
             _put(txn, self.prefixes, key, part.merge(txn.get(key, db=self.prefixes)))
+
+    def write_sorted(self, txn: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write items of new records, at least one, by ascending key. This does not say how far it has come."""
+        handles = self.handles
+        cursor = txn.cursor(handles)
+        behind = not cursor.last() or cursor.key() < items[0][0]
+        if behind and len({key for key, _ in items}) == len(items):
+            cursor.putmulti(items, append=True)
+            return
+        for key, octets in items:
+            if not txn.put(key, octets, overwrite=False, db=handles):
+                (item,) = decode_handle(key, octets)
+                _put(txn, handles, key, merge(key, txn.get(key, db=handles), item.key, item))
+
+    def move(self, txn: Transaction, seq: int, leaf: bytes) -> None:
+        """Say that everything up to an entry has been written."""
+        self._move(txn, Position(self.position(txn).ledger_id, seq, leaf))
 
     def follow(self, source: Source, until: int | None = None) -> int:
         """Apply what a ledger has more, in chunks; how many entries that were. For a generation not yet in use."""
@@ -192,14 +213,15 @@ class Generation:
         appended, and pages are filled to the brim. Exact names and very long ones may come out of order, or meet
         others under one key.
         """
-        item = HandleItem.of(change)
+        key = store_key(change.key)
+        item = item_octets(change, key)
         if item is None:
             return last
-        key = store_key(change.key)
         if key > last:
-            txn.put(key, item.to_bytes(key), append=True, db=self.handles)
+            txn.put(key, item, append=True, db=self.handles)
             return key
-        _put(txn, self.handles, key, merge(key, txn.get(key, db=self.handles), change.key, item))
+        before = txn.get(key, db=self.handles)
+        _put(txn, self.handles, key, item if before is None else _merged(key, before, change))
         return last
 
     def difference(self, txn: Transaction, other: "Generation") -> str | None:
@@ -214,6 +236,11 @@ class Generation:
                         key = min(key for key, _ in filter(None, (one, another)))
                         return f"{name} {key.decode('utf-8', 'backslashreplace')}"
             return None if self.position(txn) == other.position(theirs) else "meta applied"
+
+
+def _merged(key: bytes, before: bytes, change: Change) -> bytes | None:
+    """What stands under a key, where there was something, after an entry."""
+    return merge(key, before, change.key, HandleItem.of(change))
 
 
 def _put(txn: Transaction, database: "lmdb._Database", key: bytes, octets: bytes | None) -> None:

@@ -23,16 +23,18 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from enum import Enum
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
 import lmdb
 
 from .answer_format import HandleItem, PrefixItem, choose, decode_handle, store_key
-from .answer_generation import BROKEN, CHUNK, Generation, Position, Progress, Transaction
+from .answer_generation import BATCH, BROKEN, CHUNK, Generation, Position, Progress, Transaction
 from .answer_state import WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
 from .change import Change, Source
 from .errors import Damaged, LedgerError
@@ -83,7 +85,7 @@ class AnswersReader:
     _readonly = True
 
     def __init__(self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._map_size = map_size
         self._boot = boot_id() if boot is None else boot
         self._state: StateFile | None = None
@@ -206,7 +208,7 @@ class AnswersReader:
                 if not number:
                     break
                 try:
-                    self._generation = Generation(self._folder, number, self._map_size, readonly=self._readonly)
+                    self._generation = Generation(self.folder, number, self._map_size, readonly=self._readonly)
                 except (lmdb.Error, Damaged):
                     if self._words[WORD_GENERATION] == number:
                         raise
@@ -214,7 +216,7 @@ class AnswersReader:
 
     def _open_state(self) -> StateFile:
         try:
-            return StateFile(self._folder / "state", writable=False)
+            return StateFile(self.folder / "state", writable=False)
         except FileNotFoundError:
             raise Unavailable("there is no answers view yet; resolve from the records") from None
 
@@ -231,7 +233,7 @@ class Answers(AnswersReader):
         self._words = self._file.words
         self._file.distrust(self._boot)
         (folder / "lock").touch(0o600)  # now, for there may be no room later
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # a load holds it over several transactions
         self._checked = False  # that the view belongs to the ledger
         self._transactions = 0
 
@@ -255,6 +257,50 @@ class Answers(AnswersReader):
         if not changes:
             return Applied.DONE
         return self._apply(changes) if self._checked else Applied.BEHIND
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While no other thread of this process writes the view; readers and other processes do not notice."""
+        with self._turn:
+            yield
+
+    def apply_sorted(self, after: int, last: int, leaf: bytes, items: Iterable[tuple[bytes, bytes]]) -> Applied:
+        """Apply the entries behind `after` up to `last`, all of new names, given as items by ascending key.
+
+        They are written in several transactions, and only the last one says that they are there: were the others torn
+        from it, the same entries would be applied again. If another process applies them meanwhile, it is left to it.
+        """
+        if not self._checked:
+            return Applied.BEHIND
+        found = iter(items)
+        with self._turn:
+            while True:
+                batch = list(islice(found, BATCH))
+                applied = self._write(last, partial(self._apply_batch, after, last, leaf, batch))
+                if applied is not Applied.DONE:
+                    return applied
+                if not batch:
+                    break
+        self._file.met(last)
+        return Applied.DONE
+
+    def _apply_batch(
+        self,
+        after: int,
+        last: int,
+        leaf: bytes,
+        batch: Sequence[tuple[bytes, bytes]],
+        generation: Generation,
+        txn: Transaction,
+    ) -> bool:
+        if generation.position(txn).seq != after:
+            return False
+        self._mark_dirty()
+        if batch:
+            generation.write_sorted(txn, batch)
+        else:
+            generation.move(txn, last, leaf)
+        return True
 
     def follow(self, look: Look) -> bool:
         """Apply everything the ledger has more, which is done soon.
@@ -313,7 +359,7 @@ class Answers(AnswersReader):
         """
         with self._alone():
             try:
-                return self._compare(Generation(self._folder, self._file.allot(), self._map_size, new=True), look)
+                return self._compare(Generation(self.folder, self._file.allot(), self._map_size, new=True), look)
             except (lmdb.Error, OSError) as error:
                 raise Unavailable(f"the answers view cannot be compared: {error}") from error
             finally:
@@ -348,22 +394,31 @@ class Answers(AnswersReader):
             generation.env.reader_check()
 
     def _apply(self, changes: Sequence[Change]) -> Applied:
-        last = changes[-1].seq
+        applied = self._write(changes[-1].seq, partial(self._apply_changes, changes))
+        if applied is Applied.DONE:
+            self._file.met(changes[-1].seq)
+        return applied
+
+    def _apply_changes(self, changes: Sequence[Change], generation: Generation, txn: Transaction) -> bool:
+        position = generation.position(txn)
+        new = [change for change in changes if change.seq > position.seq]
+        met = next((change for change in changes if change.seq == position.seq), None)
+        if met is not None and met.leaf != position.leaf:
+            self._checked = False
+            return False
+        if new:
+            if changes[-1].seq != position.seq + len(new):
+                return False
+            self._mark_dirty()
+            generation.write(txn, position.ledger_id, new)
+        return True
+
+    def _write(self, last: int, work: Callable[[Generation, Transaction], bool]) -> Applied:
+        """Do something in a write transaction; it tells whether it could. If that fails, entry `last` is waited for."""
         number = self._words[WORD_GENERATION]
         try:
             with self._writing() as (generation, txn):
-                position = generation.position(txn)
-                new = [change for change in changes if change.seq > position.seq]
-                met = next((change for change in changes if change.seq == position.seq), None)
-                if met is not None and met.leaf != position.leaf:
-                    self._checked = False
-                    return Applied.BEHIND
-                if new:
-                    if last != position.seq + len(new):
-                        return Applied.BEHIND
-                    if self._file.clean:
-                        self._file.mark_dirty(self._boot)
-                    generation.write(txn, position.ledger_id, new)
+                return Applied.DONE if work(generation, txn) else Applied.BEHIND
         except Unavailable:
             self._file.need(last)
         except _FAILURES as error:
@@ -372,10 +427,11 @@ class Answers(AnswersReader):
                 self._file.invalidate(number)
             self._let_go(error)
             _logger.warning("the answers view cannot follow entry %d: %s", last, str(error))
-        else:
-            self._file.met(last)
-            return Applied.DONE
         return Applied.FAILED
+
+    def _mark_dirty(self) -> None:
+        if self._file.clean:
+            self._file.mark_dirty(self._boot)
 
     def _follow(self, look: Look) -> bool | None:
         """Apply what the ledger has more; whether that went well. None if this is no view of it."""
@@ -404,6 +460,10 @@ class Answers(AnswersReader):
                     self._file.need(source.size)
                     return False
                 seq = changes[-1].seq
+                # Others may have applied very much while this one waited for its turn.
+                position = self._position()
+                if position.seq > seq and position.lies_in(source):
+                    seq = position.seq
         self._file.met(seq)
         return True
 
@@ -412,7 +472,7 @@ class Answers(AnswersReader):
     @contextmanager
     def _alone(self, progress: Progress | None = None) -> Iterator[None]:
         """While this process is the only one that makes or removes generations. Who waits is told now and then."""
-        descriptor = os.open(self._folder / "lock", os.O_RDWR)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR)
         try:
             while True:
                 try:
@@ -429,14 +489,14 @@ class Answers(AnswersReader):
     def _sweep(self) -> None:
         """Remove all generations but the one in use: old ones, and those of which nothing became."""
         kept = str(self._words[WORD_GENERATION])
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             if path.name.isdecimal() and path.name != kept:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _build(self, look: Look, progress: Progress | None) -> bool:
         try:
             self._sweep()
-            new = Generation(self._folder, self._file.allot(), self._map_size, new=True)
+            new = Generation(self.folder, self._file.allot(), self._map_size, new=True)
             with look() as source:
                 new.fill(source, progress)
             for _ in range(ROUNDS):

@@ -62,7 +62,7 @@ def save_backup(log: Log, path: Path, since: int = 0, progress: Progress = lambd
 def write_backup(log: Log, stream: BinaryIO, since: int = 0, progress: Progress = lambda _: None) -> Header:
     """Write the entries behind `since`, with all that a restore needs, to a stream; what was written is answered."""
     with log.store.reading() as connection:
-        reading = Reading(connection, log.statements)
+        reading = Reading(connection.connection.cursor(), log.statements)
         header = _header(connection, reading, since, log.clock.now())
         archive = ArchiveWriter(stream, header)
         for seq, body in _redacted(connection, since):

@@ -4,7 +4,7 @@ What is appended is collected and written in a few large steps at the end, entri
 later requests of the same transaction see what earlier ones did.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -16,7 +16,7 @@ from .entry import Draft, Entry, Kind, seal
 from .errors import Damaged, LeaseClosed, Moved
 from .requests import Append, Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
 from .rows import EntryRow, one_row
-from .schema import OTHER_SCOPES, Statements
+from .schema import MANY, OTHER_SCOPES, Statements
 from .target_keys import targets_of
 from .tree import Frontier
 
@@ -68,6 +68,17 @@ class Commit:
         self._cursor.execute(self._statements.token, (first,))
         row = self._cursor.fetchone()
         return row is not None and row[0] == self._token
+
+    def look_up(self, requests: Sequence[Request]) -> None:
+        """Ask at once for what a large group would ask for one by one: which of its records are there."""
+        # What has no UTF-8 form has no key either, and fails in its turn.
+        found = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
+        wanted = sorted(found - self._latest.keys())
+        for first in range(0, len(wanted), MANY):
+            keys = wanted[first : first + MANY]
+            padded = (*keys, *(keys[-1:] * (MANY - len(keys))))
+            there = dict(self._query(self._statements.record_seqs, padded).fetchall())
+            self._latest.update((key, there.get(key, 0)) for key in keys)
 
     def take(self, request: Request) -> Outcome:
         """Do what a request asks, unless something that its decision rested on has moved.

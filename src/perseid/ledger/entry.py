@@ -16,7 +16,7 @@ docs/reference/ledger-format.md specifies both forms for whoever has only the fi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from struct import Struct
+from struct import Struct, error
 from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
@@ -253,6 +253,52 @@ class Entry:
     def why(self) -> str | None:
         """The note; None if it was redacted."""
         return None if self.note.content is None else self.note.content.decode("utf-8")
+
+
+def skim(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]:
+    """Handle, case rule, state and contents of an entry: what views need.
+
+    This leaves the commitments out, which are most of what `Entry.from_body` costs. What is not as it should be is left
+    to that, which says what is wrong.
+    """
+    try:
+        version, _, state, case, length = _BODY.unpack_from(body)
+        place = _BODY.size + length
+        handle = body[_BODY.size : place].decode("utf-8")
+        place += SALT_LENGTH
+        contents: list[bytes] = []
+        for _ in range(2):
+            place, _content = _skim_slot(body, place)
+        (count,) = _LENGTH.unpack_from(body, place)
+        place += _LENGTH.size
+        for _ in range(count):
+            place, content = _skim_slot(body, place)
+            if content is not None:
+                contents.append(content)
+        if version == FORMAT and case <= _EXACT and length >= 0 and count >= 0 and place == len(body):
+            return handle, case == _EXACT, State(state), contents
+    except (IndexError, error, UnicodeDecodeError, _Unknown):
+        pass
+    entry = Entry.from_body(seq, at, body)
+    return entry.handle, entry.exact, entry.state, entry.contents()
+
+
+class _Unknown(Exception):
+    """A slot of a form that is not known here."""
+
+
+def _skim_slot(body: bytes, place: int) -> tuple[int, bytes | None]:
+    """Where a slot ends, and its content; None if it was redacted."""
+    form = body[place]
+    place += 1
+    if form == _REDACTED:
+        return place + COMMITMENT_LENGTH, None
+    place += SALT_LENGTH
+    (length,) = _LENGTH.unpack_from(body, place)
+    place += _LENGTH.size
+    if form != _OPEN or length < 0:
+        raise _Unknown
+    return place + length, body[place : place + length]
 
 
 @dataclass(frozen=True, slots=True)

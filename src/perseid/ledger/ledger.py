@@ -8,20 +8,22 @@ what was redacted, and signs checkpoints.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from time import monotonic
 from typing import Final, Self
 
 from .answer_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
 from .answers import Answers, Applied, Unavailable
 from .checkpoint import Signer
+from .entry import Draft
 from .errors import Damaged
 from .keys import HOMED, POLICY, record_key
+from .loading import Load, Loaded, Progress
 from .log import Log
 from .reading import Reading
-from .requests import Outcome, Request
+from .requests import Outcome, Request, RestsOn
 from .rows import change_of_entry
 from .signing import WrongKey, rotate_key, sign_checkpoint
 from .sql_views import drop_unfinished
@@ -90,7 +92,30 @@ class Ledger:
 
     def append(self, *requests: Request) -> list[Outcome]:
         """Hand requests in and wait for them all."""
-        return [future.result() for future in self.submit(*requests)]
+        return self._writer.append(*requests)
+
+    def load(
+        self, drafts: Iterable[Draft], rests_on: RestsOn | None = None, progress: Progress = lambda _: None
+    ) -> Loaded:
+        """Append entries of new names, very many, all or none: see `loading`. Whatever else is handed in waits."""
+        with self._writer.held(), self.answers.held(), Load(self.log, self.answers.folder) as load:
+            loaded = load.append(drafts, rests_on or {}, progress)
+            if loaded.count:
+                self._follow_load(load, loaded)
+        if self.log.store.dialect == "sqlite":
+            with suppress(Exception):  # it is committed; the write-ahead log is as large as the load, until later
+                self.log.store.forget_deleted()
+        return loaded
+
+    def _follow_load(self, load: Load, loaded: Loaded) -> None:
+        """Bring the answers view to the end of a load, or have it resolved from the records."""
+        try:
+            items = load.items.sorted()
+            if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is Applied.BEHIND:
+                self.answers.follow(self.log.reading)
+        except Exception:
+            _logger.exception("the answers view cannot follow a load")
+            self.answers.behind(loaded.last)
 
     def rotate_key(self, new: Signer, door: str, actor: str) -> Outcome:
         """Sign checkpoints with another key from here on."""
@@ -101,6 +126,10 @@ class Ledger:
             self._signer = new
         self._told.set()
         return outcome
+
+    def checkpoint(self) -> None:
+        """Sign a checkpoint now, if something was appended since the last one."""
+        self._sign()
 
     def wait_until_erased(self, timeout: float) -> bool:
         """Wait until what was erased from the ledger is in no other file either; whether it is so."""

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert
 
@@ -37,7 +38,8 @@ _PATIENCE: Final = 0.2
 again. Each attempt waits up to five seconds for the head besides."""
 
 TOKEN_LENGTH: Final = 16
-_LARGE: Final = 500  # requests in a commit, from which on the collection of garbage costs more than it brings
+LARGE: Final = 500
+"""Requests in a commit from which on it is worth the trouble to do things for all of them at once."""
 SQL_VIEWS: Final = ("records", "targets")
 
 
@@ -119,15 +121,16 @@ class Log:
     ) -> Committed:
         attempt: tuple[int, Committed] | None = None
         try:
-            with self.store.writing() as connection:
-                commit = Commit(connection.connection.cursor(), self.statements, self.clock, self.random, token)
+            with self._writing(also) as (cursor, finish):
+                commit = Commit(cursor, self.statements, self.clock, self.random, token)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
-                with _without_collecting(len(group)):
+                with without_collecting(len(group)):
+                    if len(group) >= LARGE:
+                        commit.look_up(group)
                     outcomes = [commit.take(request) for request in group]
                     commit.finish()
-                if also is not None:
-                    also(connection)
+                finish()
                 attempt = commit.first, Committed(outcomes, commit.changes, commit.erased)
             return attempt[1]
         except OutcomeUnknown as error:
@@ -135,6 +138,16 @@ class Log:
             if attempt is None:
                 raise
             raise Unsettled(attempt) from error
+
+    @contextmanager
+    def _writing(self, also: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:
+        """A transaction: a cursor to write with, and what is to be done when everything is written."""
+        if also is None:
+            with self.store.writing_cursor() as cursor:
+                yield cursor, _nothing
+        else:
+            with self.store.writing() as connection:
+                yield connection.connection.cursor(), partial(also, connection)
 
     @staticmethod
     def _given_up(unsettled: bool) -> LedgerError:
@@ -153,18 +166,22 @@ class Log:
     @contextmanager
     def reading(self) -> Iterator[Reading]:
         """One state of the log, to read and prove from."""
-        with self.store.reading() as connection:
-            yield Reading(connection, self.statements)
+        with self.store.reading_cursor() as cursor:
+            yield Reading(cursor, self.statements)
+
+
+def _nothing() -> None:
+    """What is to be done besides, mostly."""
 
 
 @contextmanager
-def _without_collecting(requests: int) -> Iterator[None]:
+def without_collecting(requests: int) -> Iterator[None]:
     """Do without the collection of garbage during a large commit.
 
     It makes some ten objects a request that all live until the end, and the collector would look through them over and
     over: a seventh of the time.
     """
-    pauses = requests >= _LARGE and gc.isenabled()
+    pauses = requests >= LARGE and gc.isenabled()
     if pauses:
         gc.disable()
     try:

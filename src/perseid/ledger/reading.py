@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from sqlalchemy import Connection, func, literal, select, tuple_
-
 from .chain import latest_until
 from .change import Change
 from .entry import Entry
 from .errors import Damaged
 from .rows import change_of, entry_of, one_row
-from .schema import Statements, checkpoints, entries, ledger, records, redactions, targets
+from .schema import Statements
 from .tree import Frontier, consistency_path, inclusion_path, subtree_root
 from .verification import EMPTY_ROOT
 
@@ -38,9 +36,9 @@ class Difference:
 class Reading:
     """One state of the log."""
 
-    def __init__(self, connection: Connection, statements: Statements) -> None:
-        self._connection = connection
-        self._cursor: Any = connection.connection.cursor()
+    def __init__(self, cursor: Any, statements: Statements) -> None:
+        """A cursor of the driver, in a transaction that sees one state throughout."""
+        self._cursor = cursor
         self._statements = statements
 
     # Entries and records
@@ -48,17 +46,17 @@ class Reading:
     @property
     def ledger_id(self) -> bytes:
         """Which ledger this is."""
-        return bytes(self._connection.execute(select(ledger.c.id)).scalar_one())
+        return bytes(self._identity()[0])
 
     @property
     def origin(self) -> str:
         """The name under which the ledger signs checkpoints."""
-        return str(self._connection.execute(select(ledger.c.origin)).scalar_one())
+        return str(self._identity()[1])
 
     @property
     def signer(self) -> str:
         """The public key that signs checkpoints now."""
-        return str(self._connection.execute(select(ledger.c.signer)).scalar_one())
+        return str(self._identity()[2])
 
     @property
     def size(self) -> int:
@@ -130,34 +128,20 @@ class Reading:
 
         The next page begins at the last entry's key with a zero octet behind it, so a page costs the same at any depth.
         """
-        wanted = (
-            select(entries)
-            .join(records, records.c.seq == entries.c.seq)
-            .where(records.c.key >= first, records.c.key < end)
-            .order_by(records.c.key)
-            .limit(limit)
-        )
-        return [entry_of(row) for row in self._connection.execute(wanted)]
+        self._cursor.execute(self._statements.names, (first, end, limit, 0))
+        return [entry_of(row) for row in self._cursor.fetchall()]
 
     def leading_to(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> list[tuple[bytes, Entry]]:
         """Records by where they lead: the keys of `target_keys` from `first` up to `end`, behind the last one seen."""
-        at, seq = after
-        wanted = (
-            select(targets.c.target, entries)
-            .join(entries, entries.c.seq == targets.c.seq)
-            .where(targets.c.target >= first, targets.c.target < end)
-            .where(tuple_(targets.c.target, targets.c.seq) > tuple_(literal(at), literal(seq)))
-            .order_by(targets.c.target, targets.c.seq)
-            .limit(limit)
-        )
-        return [(row[0], entry_of(row[1:])) for row in self._connection.execute(wanted)]
+        self._cursor.execute(self._statements.leading_to, (first, end, *after, limit, 0))
+        return [(row[0], entry_of(row[1:])) for row in self._cursor.fetchall()]
 
     def last_erasure(self) -> int:
         """The last entry with which data was erased that everybody could read; 0 if there is none."""
-        found = select(func.max(redactions.c.by)).where(redactions.c.public == 1)
-        return int(self._connection.execute(found).scalar() or 0)
+        self._cursor.execute(self._statements.last_erasure)
+        return int(one_row(self._cursor)[0] or 0)
 
     # What views read
 
@@ -173,9 +157,10 @@ class Reading:
 
     def current(self) -> Iterator[Change]:
         """The latest entry of every record, by ascending key, as views are told of it."""
-        wanted = select(entries).join(records, records.c.seq == entries.c.seq).order_by(records.c.key)
-        with self._connection.execution_options(yield_per=CHUNK).execute(wanted) as rows:
-            yield from map(change_of, rows)
+        last = b""
+        while rows := self._page(last):
+            yield from (change_of(row[1:]) for row in rows)
+            last = rows[-1][0]
 
     # Proofs
 
@@ -199,12 +184,13 @@ class Reading:
 
     def checkpoint(self) -> str | None:
         """The latest signed checkpoint; None if nothing was signed yet."""
-        wanted = select(checkpoints.c.note).order_by(checkpoints.c.size.desc()).limit(1)
-        return self._connection.execute(wanted).scalar()
+        found = self._checkpoint()
+        return None if found is None else str(found[0])
 
     def checkpoint_size(self) -> int | None:
         """How many entries the latest signed checkpoint is about; None if nothing was signed yet."""
-        return self._connection.execute(select(func.max(checkpoints.c.size))).scalar()
+        found = self._checkpoint()
+        return None if found is None else int(found[1])
 
     def _hashes(self, level: int, first: int, count: int) -> list[bytes]:
         if level:
@@ -214,6 +200,19 @@ class Reading:
         return [row[0] for row in self._cursor.fetchall()]
 
     # Rows
+
+    def _identity(self) -> Any:
+        self._cursor.execute(self._statements.identity)
+        return one_row(self._cursor)
+
+    def _checkpoint(self) -> Any:
+        self._cursor.execute(self._statements.checkpoint, (1, 0))
+        return self._cursor.fetchone()
+
+    def _page(self, after: bytes) -> list[Any]:
+        """The next records behind a key, each with its latest entry."""
+        self._cursor.execute(self._statements.current, (after, CHUNK, 0))
+        return cast("list[Any]", self._cursor.fetchall())
 
     def _row(self, statement: str, wanted: object) -> Any:
         self._cursor.execute(statement, (wanted,))

@@ -256,7 +256,7 @@ class _Restore:
         size = checkpoint.size
         if checkpoint.origin != archive.header.origin or size > archive.header.until:
             raise archive.problem("its checkpoint is of another ledger")
-        if Reading(self._connection, self._log.statements).root(size) != checkpoint.root:
+        if Reading(self._cursor, self._log.statements).root(size) != checkpoint.root:
             raise archive.problem(f"its checkpoint, signed at entry {size}, is not about these entries")
 
     # As another ledger
@@ -282,7 +282,7 @@ class _Restore:
         connection.execute(insert(ledger).values(id=identity, origin=origin, signer=str(new.public)))
         # So that the newest checkpoint is one of this ledger from the beginning on.
         seq, at = appended.seq, appended.at
-        note = new.sign(Checkpoint(origin, seq, Reading(connection, log.statements).root(seq)))
+        note = new.sign(Checkpoint(origin, seq, Reading(self._cursor, log.statements).root(seq)))
         connection.execute(insert(checkpoints).values(size=seq, at=at, note=note))
         return Restored(branch, seq, tuple(self._close_leases(pilin.from_unix_ns(at * 1000) + max_ahead)))
 

@@ -7,8 +7,9 @@ from typing import Any, Final, TypeAlias, cast
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from .change import Change
-from .entry import Entry
+from .entry import Entry, skim
 from .errors import Damaged
+from .keys import record_key
 
 _KEPT_ENTRIES: Final = 1_024
 _KEPT_OCTETS: Final = 8_192  # so that they take some megabytes at most
@@ -38,10 +39,10 @@ def _kept(seq: int, at: int, body: bytes) -> Entry:
 
 def change_of(row: Sequence[Any]) -> Change:
     """What views are told of the entry in a row."""
-    return change_of_entry(entry_of(row), row[6])
+    handle, exact, state, contents = skim(row[0], row[1], row[7])
+    return Change(row[0], row[6], record_key(handle, exact=exact), handle, exact, state, contents)
 
 
-def change_of_entry(entry: Entry, leaf: bytes | None = None) -> Change:
+def change_of_entry(entry: Entry) -> Change:
     """What views are told of an entry."""
-    leaf = entry.leaf_hash() if leaf is None else leaf
-    return Change(entry.seq, leaf, entry.key, entry.handle, entry.exact, entry.state, entry.contents())
+    return Change(entry.seq, entry.leaf_hash(), entry.key, entry.handle, entry.exact, entry.state, entry.contents())

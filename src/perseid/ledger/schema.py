@@ -26,7 +26,10 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
+    literal_column,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -148,6 +151,10 @@ SIDE_STATE: Final = (ledger, checkpoints, redactions, leases)
 """What cannot be computed from entries."""
 
 
+MANY: Final = 500
+"""Keys that `record_seqs` takes: asking for so many at once costs a third of asking for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The statements of the hot paths as text for one dialect; parameters go by position, in the order they stand."""
@@ -156,6 +163,7 @@ class Statements:
     rewrite_body: str
     insert_redaction: str
     insert_node: str
+    insert_record: str
     upsert_record: str
     insert_target: str
     delete_target: str
@@ -164,6 +172,7 @@ class Statements:
     lock_head: str
     head: str
     record_seq: str
+    record_seqs: str
     any_record: str
     token: str
     entry: str
@@ -177,30 +186,54 @@ class Statements:
     lease: str
     upsert_lease: str
     notify: str
+    identity: str
+    names: str
+    leading_to: str
+    last_erasure: str
+    current: str
+    checkpoint: str
+
+
+class Compiler:
+    """Makes text of statements, for `sqlite` or `postgresql`."""
+
+    def __init__(self, name: str) -> None:
+        self.insert: Callable[[Table], Any]
+        if name == "sqlite":
+            self._dialect, self.insert = cast("Dialect", sqlite.dialect(paramstyle="qmark")), sqlite.insert
+        else:
+            psycopg: Any = postgresql.psycopg
+            self._dialect, self.insert = cast("Dialect", psycopg.dialect(paramstyle="format")), postgresql.insert
+
+    def text(self, statement: ClauseElement) -> str:
+        """A statement as text; its parameters go by position."""
+        return str(statement.compile(dialect=self._dialect))
+
+    def upsert(self, table: Table, *changing: str) -> str:
+        """Insert a row, or change some columns of the one that has the same key."""
+        new = self.insert(table).values({column.name: bindparam(column.name) for column in table.columns})
+        keys = [column.name for column in table.primary_key]
+        return self.text(
+            new.on_conflict_do_update(index_elements=keys, set_={name: new.excluded[name] for name in changing})
+        )
+
+    def delete(self, table: Table) -> str:
+        """Delete the row of a key."""
+        return self.text(delete(table).where(*[column == bindparam(column.name) for column in table.primary_key]))
 
 
 def compile_statements(name: str) -> Statements:
     """Compile the hot statements for `sqlite` or `postgresql`."""
-    insert: Callable[[Table], Any]
-    if name == "sqlite":
-        dialect, insert = cast("Dialect", sqlite.dialect(paramstyle="qmark")), sqlite.insert
-    else:
-        psycopg: Any = postgresql.psycopg
-        dialect, insert = cast("Dialect", psycopg.dialect(paramstyle="format")), postgresql.insert
-
-    def text(statement: ClauseElement) -> str:
-        return str(statement.compile(dialect=dialect))
-
-    def upsert(table: Table, *changing: str) -> str:
-        new = insert(table).values({column.name: bindparam(column.name) for column in table.columns})
-        keys = [column.name for column in table.primary_key]
-        return text(
-            new.on_conflict_do_update(index_elements=keys, set_={name: new.excluded[name] for name in changing})
-        )
-
+    compiler = Compiler(name)
+    text, upsert, insert = compiler.text, compiler.upsert, compiler.insert
     wanted: Any = bindparam("wanted")
     first: Any = bindparam("first")
     last: Any = bindparam("last")
+    many: list[Any] = [bindparam(f"key_{number}") for number in range(MANY)]
+    limit: Any = bindparam("limit", type_=Integer)
+    none: Any = bindparam("offset", type_=Integer)  # which SQLite's dialect would add by itself, unnamed
+    behind = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
+    latest = select(entries).join(records, records.c.seq == entries.c.seq)
     state = select(head.c.seq, head.c.at, head.c.frontier)
     return Statements(
         insert_entry=text(entries.insert()),
@@ -211,9 +244,10 @@ def compile_statements(name: str) -> Statements:
             .on_conflict_do_nothing()
         ),
         insert_node=text(nodes.insert()),
+        insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),
         insert_target=text(targets.insert()),
-        delete_target=text(delete(targets).where(targets.c.target == wanted, targets.c.seq == last)),
+        delete_target=compiler.delete(targets),
         move_head=text(
             update(head).values(seq=bindparam("new_seq"), at=bindparam("new_at"), frontier=bindparam("new_frontier"))
         ),
@@ -223,6 +257,7 @@ def compile_statements(name: str) -> Statements:
         lock_head=text(state.with_for_update()),
         head=text(state),
         record_seq=text(select(records.c.seq).where(records.c.key == wanted)),
+        record_seqs=text(select(records.c.key, records.c.seq).where(records.c.key.in_(many))),
         any_record=text(select(exists().where(records.c.key >= first, records.c.key < last))),
         token=text(select(entries.c.token).where(entries.c.seq == wanted)),
         entry=text(select(entries).where(entries.c.seq == wanted)),
@@ -240,4 +275,29 @@ def compile_statements(name: str) -> Statements:
         lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == wanted)),
         upsert_lease=upsert(leases, "last"),
         notify="" if name == "sqlite" else f"NOTIFY {CHANNEL}",
+        identity=text(select(ledger.c.id, ledger.c.origin, ledger.c.signer)),
+        names=text(
+            latest.where(records.c.key >= first, records.c.key < last).order_by(records.c.key).limit(limit).offset(none)
+        ),
+        leading_to=text(
+            select(targets.c.target, entries)
+            .join(entries, entries.c.seq == targets.c.seq)
+            .where(targets.c.target >= first, targets.c.target < last)
+            .where(tuple_(targets.c.target, targets.c.seq) > behind)
+            .order_by(targets.c.target, targets.c.seq)
+            .limit(limit)
+            .offset(none)
+        ),
+        last_erasure=text(select(func.max(redactions.c.by)).where(redactions.c.public == literal_column("1"))),
+        current=text(
+            select(records.c.key, entries)
+            .join(entries, entries.c.seq == records.c.seq)
+            .where(records.c.key > first)
+            .order_by(records.c.key)
+            .limit(limit)
+            .offset(none)
+        ),
+        checkpoint=text(
+            select(checkpoints.c.note, checkpoints.c.size).order_by(checkpoints.c.size.desc()).limit(limit).offset(none)
+        ),
     )

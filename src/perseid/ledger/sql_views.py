@@ -6,17 +6,17 @@ wait for long. When it has come to the last entry it takes the old one's place, 
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from sqlalchemy import Connection, MetaData, Table, delete, func, inspect, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text, update
 
-from .entry import Entry
+from .change import Change
 from .errors import Contention, LedgerError, TooBusy
 from .log import Log
-from .rows import entry_of, one_row
-from .schema import ledger, records, redactions, targets, views
+from .rows import change_of, one_row
+from .schema import Compiler, ledger, records, redactions, targets, views
 from .target_keys import targets_of
 
 CHUNK: Final = 2_000
@@ -112,7 +112,8 @@ def _step(
     cursor: Any = connection.connection.cursor()
     cursor.execute(log.statements.following, (done, done + CHUNK))
     rows = cursor.fetchall()
-    build(connection, table, [entry_of(row) for row in rows], _previous_of(log, cursor, rows))
+    changes = [change_of(row) for row in rows]
+    build(cursor, _Texts.of(log.store.dialect, table), changes, _previous_of(log, cursor, rows))
     last = rows[-1][0] if rows else done
     if last == size:
         _switch(connection, table, last, rows[-1][6] if rows else None)
@@ -130,10 +131,24 @@ def _switch(connection: Connection, table: Table, seq: int, leaf: bytes | None) 
     connection.execute(update(views).where(views.c.name == name).values(**new))
 
 
-_Apply = Callable[[Connection, Table, Sequence[Entry], "dict[int, Entry]"], None]
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """How rows come into a table that is being built, and leave it."""
+
+    upsert: str
+    insert: str
+    delete: str
+
+    @classmethod
+    def of(cls, dialect: str, table: Table) -> Self:
+        compiler = Compiler(dialect)
+        return cls(compiler.upsert(table, "seq"), compiler.text(table.insert()), compiler.delete(table))
 
 
-def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Entry]:
+_Apply = Callable[[Any, _Texts, Sequence[Change], "dict[int, Change]"], None]
+
+
+def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change]:
     """For each entry that has one, the entry before it of the same record."""
     known = {row[0]: row for row in rows}
     found = {}
@@ -141,23 +156,27 @@ def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Entry]
         if previous := row[2]:
             if previous not in known:
                 cursor.execute(log.statements.entry, (previous,))
-            found[row[0]] = entry_of(known[previous] if previous in known else one_row(cursor))
+            found[row[0]] = change_of(known[previous] if previous in known else one_row(cursor))
     return found
 
 
-def _apply_records(connection: Connection, table: Table, entries: Sequence[Entry], _: dict[int, Entry]) -> None:
-    rows = [{"key": key, "seq": seq} for key, seq in {entry.key: entry.seq for entry in entries}.items()]
-    if rows:
-        new: Any = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
-        connection.execute(new.on_conflict_do_update(index_elements=["key"], set_={"seq": new.excluded.seq}), rows)
+def _apply_records(cursor: Any, texts: _Texts, changes: Sequence[Change], _: dict[int, Change]) -> None:
+    latest = {change.key: change.seq for change in changes}
+    if latest:
+        cursor.executemany(texts.upsert, sorted(latest.items()))
 
 
-def _apply_targets(connection: Connection, table: Table, entries: Sequence[Entry], before: dict[int, Entry]) -> None:
-    for entry in entries:
-        if (old := before.get(entry.seq)) is not None and (gone := targets_of(old.contents())):
-            connection.execute(delete(table).where(table.c.seq == old.seq, table.c.target.in_(gone)))
-        if new := targets_of(entry.contents()):
-            connection.execute(table.insert(), [{"target": target, "seq": entry.seq} for target in new])
+def _apply_targets(cursor: Any, texts: _Texts, changes: Sequence[Change], before: dict[int, Change]) -> None:
+    moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+    for change in changes:
+        if (old := before.get(change.seq)) is not None:
+            for target in targets_of(old.contents):
+                if moved.pop((target, old.seq), None) is None:
+                    moved[target, old.seq] = False
+        moved |= {(target, change.seq): True for target in targets_of(change.contents)}
+    for text_, wanted in ((texts.delete, False), (texts.insert, True)):
+        if rows := sorted(row for row, there in moved.items() if there is wanted):
+            cursor.executemany(text_, rows)
 
 
 _APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "targets": _apply_targets}

@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull, TooBusy, Unusable
+from .sqlite_driver import READERS, SqliteDriver
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
@@ -52,8 +53,6 @@ _DURABLE = (
 )  # what was acknowledged is on the disk, whatever the database is set to
 # Before the state is chosen that is read: a view that has just taken the place of another one is seen, or neither is.
 _SEE_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
-READERS: Final = 32
-"""Connections for reading at the same time; who comes later waits for one, and is told after five seconds."""
 _FULL = ("database or disk is full", "disk I/O error")
 _NO_TABLE_STATE = "42P01"  # undefined_table
 _NO_TABLE_WORDS = "no such table"
@@ -64,16 +63,17 @@ _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, dead
 class Store:
     """The connections of one process to the tables of one ledger."""
 
-    def __init__(self, engine: Engine, writing: Engine | None = None) -> None:
+    def __init__(self, engine: Engine, writing: Engine | None = None, driver: SqliteDriver | None = None) -> None:
         self.engine = engine
+        self._driver = driver  # what is done for every request, where SQLAlchemy costs more than the statements
         # Writers have connections of their own: readers, however many, do not keep them from writing.
         self._writing = engine if writing is None else writing
         self.dialect = engine.dialect.name
         self._erased_at: object = None  # by the database's clock, while dead rows may be left
         # Statements of the hot paths run on the driver, whose errors come as they are.
-        driver = engine.dialect.loaded_dbapi
-        self._driver_error: type[Exception] = driver.Error
-        self._lost_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
+        errors = engine.dialect.loaded_dbapi
+        self._driver_error: type[Exception] = errors.Error
+        self._lost_errors: tuple[type[Exception], ...] = (errors.OperationalError, errors.InterfaceError)
 
     @classmethod
     def sqlite(cls, path: Path) -> "Store":
@@ -84,7 +84,7 @@ class Store:
         for engine in engines:
             event.listen(engine, "connect", _prepare)
             event.listen(engine, "begin", _begin)
-        return cls(*engines)
+        return cls(*engines, SqliteDriver(str(path.absolute()), _PRAGMAS, BUSY_SECONDS))
 
     @classmethod
     def postgres(cls, url: str) -> "Store":
@@ -99,6 +99,8 @@ class Store:
 
     def close(self) -> None:
         """Give all connections back."""
+        if self._driver is not None:
+            self._driver.close()
         self.engine.dispose()
         self._writing.dispose()
 
@@ -133,8 +135,9 @@ class Store:
         """Make `Unusable`, with a sentence, of what a database objects to."""
         try:
             yield
-        except DBAPIError as error:
-            raise Unusable(" ".join(str(error.orig).split())) from error
+        except (DBAPIError, self._driver_error) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise Unusable(" ".join(str(cause).split())) from error
 
     def upgrade(self) -> None:
         """Bring the tables to the version of this program; those of a newer one are refused, and left alone."""
@@ -181,6 +184,29 @@ class Store:
                 yield connection
         except PoolTimeout as error:
             raise TooBusy("too many are reading at the same time; try again shortly") from error
+
+    @contextmanager
+    def writing_cursor(self, *, limited: bool = True) -> Iterator[Any]:
+        """The same as `writing`, for what is done often: a cursor of the driver, which runs the text of statements."""
+        if self._driver is None:
+            with self.writing(limited=limited) as connection:
+                yield connection.connection.cursor()
+            return
+        try:
+            with self._driver.writing() as cursor:
+                yield cursor
+        except self._driver_error as error:
+            raise self._explained(error) from error
+
+    @contextmanager
+    def reading_cursor(self) -> Iterator[Any]:
+        """The same as `reading`, for what is done often: a cursor of the driver, which runs the text of statements."""
+        if self._driver is None:
+            with self.reading() as connection:
+                yield connection.connection.cursor()
+            return
+        with self._driver.reading() as cursor:
+            yield cursor
 
     def _options(self, *, writes: bool) -> dict[str, Any]:
         if self.dialect == "sqlite":

@@ -29,9 +29,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 HASH_LENGTH: Final = 32
 """Octets of a hash."""
 
@@ -235,6 +232,10 @@ class LogKey:
 
     def check(self, signature: bytes, text: bytes) -> bool:
         """Whether this key signed that text."""
+        # Hashes of this module are all that a resolver process needs of it.
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
         try:
             Ed25519PublicKey.from_public_bytes(self.public).verify(signature, text)
         except (InvalidSignature, ValueError):

@@ -1,0 +1,113 @@
+"""Transactions of SQLite on its driver itself: one connection that writes, and some that read.
+
+A decision reads a handful of rows and a commit writes a handful, and each statement takes some microseconds. To take a
+connection from SQLAlchemy and to begin a transaction on it takes forty, more than all the statements of a read. So what
+is done for every request runs here, with the text of the same statements (`schema.Statements`); everything else goes
+through SQLAlchemy.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from .errors import Contention, TooBusy
+
+READERS: Final = 32
+"""Connections for reading at the same time; who comes later waits for one, and is told after a while."""
+
+_READER_CACHE = "PRAGMA cache_size = -16384"  # a commit of anybody empties it, so more is hardly ever used
+
+
+class SqliteDriver:
+    """The connections of one process to one file. They are opened when they are needed first."""
+
+    def __init__(self, path: str, pragmas: Sequence[str], patience: float) -> None:
+        """`pragmas` prepare a connection; `patience` is how many seconds somebody waits for one."""
+        self._path = path
+        self._pragmas = pragmas
+        self.patience = patience
+        self._places = threading.Semaphore(READERS)
+        self._idle: list[sqlite3.Connection] = []  # readers; the one used last is the next
+        self._turn = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Close all connections; those in use, when they are given back. Whoever comes later opens new ones."""
+        idle, self._idle = self._idle, []
+        while idle:
+            idle.pop().close()
+        with self._turn:
+            self._drop_writer()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Cursor]:
+        """A transaction that sees one state throughout, and ends with the block: its cursor is of no use later."""
+        if not self._places.acquire(timeout=self.patience):
+            raise TooBusy("too many are reading at the same time; try again shortly")
+        idle = self._idle
+        try:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                connection = self._open(_READER_CACHE)
+            ended = False
+            try:
+                cursor = connection.cursor()
+                cursor.execute("BEGIN")
+                try:
+                    yield cursor
+                finally:
+                    # A statement that was not read to its end would go on holding the state; this ends it first.
+                    cursor.execute("COMMIT")
+                    cursor.close()
+                    ended = True
+            finally:
+                if ended and idle is self._idle:
+                    idle.append(connection)
+                else:
+                    connection.close()
+        finally:
+            self._places.release()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Cursor]:
+        """A transaction that may write; it is committed, and on the disk, when the block ends well."""
+        if not self._turn.acquire(timeout=self.patience):
+            raise Contention("the ledger is held by another writer")
+        try:
+            if self._writer is None:
+                self._writer = self._open()
+            cursor = self._writer.cursor()
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+            cursor.close()
+        finally:
+            self._turn.release()
+
+    def _roll_back(self) -> None:
+        """End a transaction that failed. Some failures end it by themselves; some leave a connection of no use."""
+        if self._writer is not None and self._writer.in_transaction:
+            try:
+                self._writer.rollback()
+            except sqlite3.Error:
+                self._drop_writer()
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            with suppress(sqlite3.Error):
+                self._writer.close()
+            self._writer = None
+
+    def _open(self, *more: str) -> sqlite3.Connection:
+        # The driver would begin transactions by itself, at moments of its own choice.
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        for pragma in (*self._pragmas, *more):
+            connection.execute(pragma)
+        return connection

@@ -1,0 +1,112 @@
+"""Connections of SQLite's own driver: given back whatever happens, bounded, and of no use after their time."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.errors import Contention, TooBusy
+from perseid.ledger.sqlite_driver import READERS, SqliteDriver
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[SqliteDriver]:
+    made = SqliteDriver(str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "PRAGMA busy_timeout = 50"), 0.05)
+    with made.writing() as cursor:
+        cursor.execute("CREATE TABLE numbers (number INTEGER)")
+    yield made
+    made.close()
+
+
+def numbers(driver: SqliteDriver) -> list[int]:
+    with driver.reading() as cursor:
+        return [row[0] for row in cursor.execute("SELECT number FROM numbers ORDER BY number")]
+
+
+def add(driver: SqliteDriver, *new: int) -> None:
+    with driver.writing() as cursor:
+        cursor.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in new])
+
+
+def fail(driver: SqliteDriver) -> None:
+    with driver.writing() as cursor:
+        cursor.execute("INSERT INTO numbers VALUES (99)")
+        raise KeyError
+
+
+def test_what_fails_is_rolled_back_and_the_next_one_writes(driver: SqliteDriver) -> None:
+    add(driver, 1)
+    with pytest.raises(KeyError):
+        fail(driver)
+    add(driver, 2)
+    assert numbers(driver) == [1, 2]
+
+
+def test_one_state_throughout_which_ends_with_the_block(driver: SqliteDriver) -> None:
+    add(driver, 1, 2, 3)
+    with driver.reading() as cursor:
+        assert next(cursor.execute("SELECT number FROM numbers")) == (1,)  # and it is not read to its end
+        add(driver, 4)
+        assert cursor.execute("SELECT count(*) FROM numbers").fetchone() == (3,)
+        cursor.execute("SELECT number FROM numbers")
+    with pytest.raises(sqlite3.ProgrammingError):
+        cursor.fetchone()
+    with driver.writing() as writer:
+        writer.execute("INSERT INTO numbers VALUES (5)")
+    plain = sqlite3.connect(driver._path)
+    assert plain.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "nobody holds an earlier state"
+    plain.close()
+    assert numbers(driver) == [1, 2, 3, 4, 5]
+
+
+def test_connections_are_given_back_whatever_happens(driver: SqliteDriver) -> None:
+    for problem in [KeyError] * READERS * 2:
+        with pytest.raises(problem), driver.reading():
+            raise problem
+    for _ in range(READERS * 2):
+        with pytest.raises(sqlite3.OperationalError), driver.reading() as cursor:
+            cursor.execute("SELECT nothing FROM nowhere")
+    assert numbers(driver) == []
+    assert len(driver._idle) == 1
+
+
+def test_so_many_read_at_once_and_no_more(driver: SqliteDriver) -> None:
+    with ExitStack() as readings:
+        for _ in range(READERS):
+            readings.enter_context(driver.reading())
+        add(driver, 1)
+        with pytest.raises(TooBusy, match="reading"):
+            numbers(driver)
+    assert numbers(driver) == [1]
+
+
+def test_one_writes_at_a_time(driver: SqliteDriver) -> None:
+    with driver.writing():
+        found: list[Exception] = []
+
+        def write() -> None:
+            try:
+                add(driver, 1)
+            except Contention as error:
+                found.append(error)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+        assert len(found) == 1
+    add(driver, 1)
+    assert numbers(driver) == [1]
+
+
+def test_after_closing_the_next_one_opens_anew(driver: SqliteDriver, tmp_path: Path) -> None:
+    add(driver, 1)
+    with driver.reading() as cursor:
+        driver.close()
+        assert cursor.execute("SELECT number FROM numbers").fetchall() == [(1,)]
+    assert driver._idle == []
+    assert not (tmp_path / "some.db-wal").exists(), "the last connection is closed"
+    add(driver, 2)
+    assert numbers(driver) == [1, 2]
