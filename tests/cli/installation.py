@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import io
+import re
 import shlex
 import shutil
 import tempfile
@@ -33,6 +34,12 @@ def call(*arguments: str, given: bytes = b"", environ: Mapping[str, str] | None 
     for text in (done.out, done.err):
         assert not CONTROL.search(text), repr(text)
     return done
+
+
+def examples(*words: str) -> list[str]:
+    """The examples in the help of a command, without the name of the program."""
+    shown = call(*words, "--help", environ={"COLUMNS": "300"}).out
+    return re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
 
 
 class Site:

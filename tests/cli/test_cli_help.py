@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from perseid.cli import app
 from perseid.cli._lazy import Summary
-from tests.cli.installation import Site, call, site
+from tests.cli.installation import Site, call, examples, site
 
 
 def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
@@ -39,11 +39,6 @@ def words(path: tuple[str, ...]) -> str:
     return " ".join(path)
 
 
-def examples(path: tuple[str, ...]) -> list[str]:
-    shown = call(*path, "--help", environ={"COLUMNS": "300"}).out
-    return re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
-
-
 @pytest.mark.parametrize("path", LEAVES, ids=words)
 def test_help_explains_shows_an_example_and_mentions_json(path: tuple[str, ...]) -> None:
     done = call(*path, "--help")
@@ -63,12 +58,13 @@ def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: t
     assert re.search(r"^ Usage: perseid [a-z -]+ \[OPTIONS\]", shown, re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", LEAVES, ids=words)
+# `serve` becomes another process and goes on; tests/serve/test_serving.py runs its examples.
+@pytest.mark.parametrize("path", [path for path in LEAVES if path != ("serve",)], ids=words)
 def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, beside a demonstration."""
     site(tmp_path, "--demo")
     monkeypatch.chdir(tmp_path)
-    found = examples(path)
+    found = examples(*path)
     assert found
     for example in found:
         done = call(*shlex.split(example))

@@ -24,6 +24,7 @@ from tests import postgres
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, run
 
+KEY_FILES = ["checkpoint.key", "privkey.bin", "pubkey.bin"]
 COUNTED = b'profile = "own"\nscheme = "pattern:TR-dddd"\ncase = "insensitive"\n'
 
 
@@ -53,6 +54,12 @@ def again(counted: Site, tmp_path: Path) -> Site:
 
 def size(of: Site) -> int:
     return len(of.lines("log"))
+
+
+def _keys(of: Site, purpose: str = "checkpoint") -> list[dict[str, Any]]:
+    """The keys that are listed for a purpose."""
+    documents = [json.loads(line) for line in of.lines("key list --json")]
+    return [document for document in documents if document["purpose"] == purpose]
 
 
 # Backup
@@ -122,7 +129,7 @@ class _Terminal:
 
 
 def test_a_restored_installation_is_the_same_under_a_new_name(here: Site, tmp_path: Path) -> None:
-    old = json.loads(here.lines("key list --json")[0])["key"]
+    old = _keys(here)[0]["key"]
     here.ok(f"backup {tmp_path}/full")
     here.ok("set 12345/x URL=https://example.org/b")
     here.ok(f"backup {tmp_path}/more --since {size(here) - 1}")
@@ -134,7 +141,7 @@ def test_a_restored_installation_is_the_same_under_a_new_name(here: Site, tmp_pa
     assert document["continues"] == {"origin": old.partition("+")[0], "size": size(here), "key": old}
     assert document["origin"].startswith(f"{old.partition('+')[0]}/restored-")
     assert document["key"].startswith(f"{document['origin']}+")
-    assert json.loads(again.lines("key list --json")[-1])["key"] == document["key"]
+    assert _keys(again)[-1]["key"] == document["key"]
     assert again.lines("history 12345/x") == here.lines("history 12345/x")
     assert again.lines("verify --all")[0] == f"holds  {size(here) + 1} entries, and the views"
     assert (again.directory / "keys" / "checkpoint.key").stat().st_mode & 0o777 == 0o600
@@ -146,10 +153,12 @@ def test_a_restored_installation_is_the_same_under_a_new_name(here: Site, tmp_pa
 
 def test_what_a_restore_tells_people(again: Site, tmp_path: Path) -> None:
     path = tmp_path / "third"
-    lines = call("restore", str(tmp_path / "full"), "-d", str(path)).out.splitlines()
+    done = call("restore", str(tmp_path / "full"), "-d", str(path))
+    lines = done.out.splitlines()
     assert [line.split("  ")[0] for line in lines[:5]] == ["restored", "directory", "settings", "goes on as", "new key"]
     assert lines[2].endswith("perseid.toml, defaults: copy yours over it")
     assert lines[5:] == ["no names are made under 12346 until: perseid restore --reopen 12346 --last NAME"]
+    assert "The server's key is a new one too." in done.err
     assert again.lines("key list")[-1].endswith(")")
 
 
@@ -318,7 +327,8 @@ def test_a_healthy_installation(here: Site) -> None:
     done = here.ok("check")
     assert done.err == ""
     assert [line.split()[:2] for line in done.out.splitlines()] == [
-        ["ok", about] for about in ("directory", "settings", "clock", "keys", "ledger", "answers", "policy")
+        *(["ok", about] for about in ("directory", "settings", "server", "ports", "ports")),
+        *(["ok", about] for about in ("clock", "keys", "ledger", "answers", "policy")),
     ]
     assert f"{size(here)} entries hold" in done.out
     assert "not computed anew" in here.ok("check --quick").out
@@ -462,23 +472,23 @@ def test_a_policy_that_cannot_be_used(here: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_keys_of_a_ledger(here: Site) -> None:
-    (line,) = here.lines("key list")
+    _, line = here.lines("key list")
     assert re.fullmatch(r"checkpoint  ledger-\w+\+[0-9a-f]{8}\+\S+  signs now, since the beginning", line)
-    (document,) = [json.loads(line) for line in here.lines("key list --json")]
+    (document,) = _keys(here)
     assert set(document) == {"purpose", "key", "signs", "since", "sinceTime", "until"}
     assert (document["purpose"], document["signs"], document["since"]) == ("checkpoint", True, None)
 
 
 def test_a_key_takes_the_place_of_another(here: Site) -> None:
-    (first,) = [json.loads(line)["key"] for line in here.lines("key list --json")]
+    (first,) = [document["key"] for document in _keys(here)]
     second = here.ok("key rotate checkpoint --json").json["key"]
-    old, new = [json.loads(line) for line in here.lines("key list --json")]
+    old, new = _keys(here)
     assert (old["key"], old["signs"], old["until"]) == (first, False, new["since"])
     assert (new["key"], new["signs"], new["until"]) == (second, True, None)
     assert new["since"] == size(here)
     path = here.directory / "keys" / "checkpoint.key"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert sorted(each.name for each in path.parent.iterdir()) == KEY_FILES
     (line,) = here.lines("key rotate checkpoint")
     assert line.startswith("signs now  ")
     here.ok("check")
@@ -521,9 +531,9 @@ def _rotation_killed_at(of: Site, where: str) -> None:
 
 @pytest.mark.parametrize("where", [HALF_WRITTEN, WRITTEN, COMMITTED])
 def test_a_rotation_that_is_killed_leaves_a_key_that_works(here: Site, where: str, tmp_path: Path) -> None:
-    (trusted,) = [json.loads(line)["key"] for line in here.lines("key list --json")]
+    (trusted,) = [document["key"] for document in _keys(here)]
     _rotation_killed_at(here, where)
-    rotated = len(here.lines("key list"))
+    rotated = len(_keys(here))
     assert rotated == (2 if where == COMMITTED else 1)
     found = _findings(here, code=1 if where == COMMITTED else 0)
     (finding,) = [finding for finding in found if finding["about"] == "keys" and finding["advice"]]
@@ -535,15 +545,15 @@ def test_a_rotation_that_is_killed_leaves_a_key_that_works(here: Site, where: st
     assert call("verify", str(path), "--key", trusted).code == 0
     here.ok("key rotate checkpoint")
     here.ok("check")
-    assert [each.name for each in (here.directory / "keys").iterdir()] == ["checkpoint.key"]
+    assert sorted(each.name for each in (here.directory / "keys").iterdir()) == KEY_FILES
     here.ok("verify --all")
 
 
 def test_the_same_command_again_finishes_a_rotation(here: Site) -> None:
     _rotation_killed_at(here, COMMITTED)
-    named = json.loads(here.lines("key list --json")[-1])["key"]
+    named = _keys(here)[-1]["key"]
     assert here.ok("key rotate checkpoint --json").json["key"] == named
-    assert len(here.lines("key list")) == 2
+    assert len(_keys(here)) == 2
     here.ok("check")
 
 
@@ -557,5 +567,5 @@ def test_a_key_that_is_not_the_ledgers_does_not_hand_over(here: Site) -> None:
 def test_somebody_else_does_not_rotate(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody_else = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody_else)
-    for command in ("key rotate checkpoint", "rebuild"):
+    for command in ("key rotate checkpoint", "key rotate server", "rebuild"):
         refused(here(command), "run it as the owner", code=1)

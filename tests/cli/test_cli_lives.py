@@ -79,6 +79,23 @@ def test_a_tombstone_needs_a_reason_and_a_replacement_that_is_there(here: Site) 
     assert state(here) == "normal"
 
 
+def test_a_tombstone_is_taken_away_by_the_command_that_refusals_name(here: Site) -> None:
+    here.ok("tombstone 12345/x --reason gone")
+    refused(here("set 12345/x URL=https://example.org/b"), "perseid tombstone '12345/x' --undo")
+    refused(here("unpublish 12345/x"), "perseid tombstone '12345/x' --undo")
+    assert here.ok("explain tombstone 12345/x --undo").out.startswith("allowed: ")
+    done = here.ok("tombstone 12345/x --undo --note", "found again")
+    assert (done.out, state(here)) == ("12345/x\n", "normal")
+    assert "https://example.org/a" in here.ok(f"resolve 12345/x {STRANGER}").out
+    refused(here("tombstone 12345/x --undo"), "is no tombstone")
+    assert here("explain tombstone 12345/x --undo").code == 4
+
+
+@pytest.mark.parametrize("more", ["--reason gone", "--replaced-by 12345/y"])
+def test_who_takes_a_tombstone_away_says_nothing_on_it(here: Site, more: str) -> None:
+    assert here(f"tombstone 12345/x --undo {more}").code == 2
+
+
 @pytest.mark.parametrize("command", ["publish", "unpublish", "tombstone --reason gone", "transfer --to 300:98765/a"])
 def test_exit_codes_say_not_found_and_refused(here: Site, command: str) -> None:
     verb, *options = command.split()

@@ -187,9 +187,33 @@ def test_a_file_has_the_rules_that_change(demo: Site) -> None:
     assert found["purpose"].startswith("Identifiers of CORDRA")
 
 
-def test_h5_the_case_rule_stays(demo: Site) -> None:
-    text = demo.ok("namespace policy 102.100.TYPE").out.replace('case = "insensitive"', 'case = "sensitive"')
-    refused(demo("namespace policy 102.100.TYPE --file -", given=text.encode()), "rule H5")
+def test_h5_the_case_rule_changes_only_if_it_is_meant(demo: Site) -> None:
+    text = demo.ok("namespace policy 102.100.TYPE").out.replace('case = "insensitive"', 'case = "sensitive"').encode()
+    refused(demo("namespace policy 102.100.TYPE --file -", given=text), "rule H5", "--change-case")
+    done = demo("namespace policy 102.100.TYPE --file - --change-case --note agreed --json", given=text)
+    assert (done.code, done.json["changed"]) == (0, ["case"])
+    assert demo("resolve 102.100.TYPE/creator").code == 3
+    assert "CREATOR: The party" in demo.ok("resolve 102.100.TYPE/CREATOR").out
+    assert demo.ok("history 102.100.TYPE/CREATOR --json").json["versions"][0]["note"] == "case rule: agreed"
+
+
+def test_h5_names_that_would_become_one_are_listed(demo: Site) -> None:
+    demo.ok("namespace add 20.500 --profile exact")
+    for name in ("a", "A", "b"):
+        demo.ok(f"create 20.500/{name} --url https://example.org/{name}")
+    change = b'case = "insensitive"'
+    done = demo("namespace policy 20.500 --file - --change-case", given=change)
+    refused(done, "would become one: 20.500/A and 20.500/a\n")
+
+
+def test_names_are_judged_by_their_letters_where_the_rules_say_so(demo: Site) -> None:
+    demo.ok("namespace add 12345 --profile free")
+    demo.ok("namespace policy 12345 --file -", given=b"nfc = true\nsingle_script = true\n")
+    refused(
+        demo("create", "12345/cafe\u0301", "--url", "https://example.org/"), "nfc = true", "Register 12345/caf\u00e9"
+    )
+    refused(demo("create", "12345/p\u0430per"), "single_script = true", "is Cyrillic", "in one script")
+    demo.ok("create", "12345/caf\u00e9", "--url", "https://example.org/")
 
 
 def test_only_who_may_changes_a_policy(demo: Site) -> None:

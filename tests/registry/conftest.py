@@ -9,6 +9,7 @@ from perseid.ledger.store import Store
 from perseid.registry.registry import Registry
 from tests.ledger.conftest import back_end, machine, postgres, store, where
 from tests.ledger.ledgers import Machine
+from tests.registry.lives import site
 from tests.registry.registries import registry_on
 
 __all__ = ["back_end", "machine", "postgres", "store", "where"]
@@ -18,4 +19,11 @@ __all__ = ["back_end", "machine", "postgres", "store", "where"]
 def registry(store: Store, tmp_path: Path, machine: Machine) -> Iterator[Registry]:
     """A registry on each back end; it is its own root."""
     with registry_on(store, tmp_path, machine) as made:
+        yield made
+
+
+@pytest.fixture
+def here(machine: Machine) -> Iterator[Registry]:
+    """A registry with the namespace 12345, for the tests of the past."""
+    with site(machine) as made:
         yield made

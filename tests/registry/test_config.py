@@ -22,12 +22,14 @@ from perseid.registry.config_keys import (
     LogFormat,
     Root,
     field_of,
+    secret_variables,
     section_of,
     table,
     table_of_deployed,
     variable_of,
 )
 from perseid.registry.config_kinds import masked
+from perseid.registry.config_limits import LIMITS
 from perseid.registry.policy_text import toml
 from perseid.wire.cipher import Cipher
 from perseid.wire.server import ServerSettings
@@ -83,8 +85,9 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "root": ("global", "global", Root.GLOBAL),
     "default_profile": ("pilin", "pilin", "pilin"),
     "ledger.database": ("postgresql://a@b/c", "postgresql://a@b/c", "postgresql://a@b/c"),
-    "site.position": (1, "1", 1),
-    "site.servers": (3, " 3 ", 3),
+    "site.position": (3, " 3 ", 3),
+    "keys.passphrase_file": ("passphrase", "passphrase", "passphrase"),
+    "keys.passphrase": (SECRET, SECRET, SECRET),
     "server.listing_allowed": (False, "no", False),
     "server.resolvers": (4, "4", 4),
     "native.host": ("::", "::", "::"),
@@ -109,8 +112,18 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "sessions.cipher": ("3des", "3des", Cipher.TDES),
     "templates.delimiter": ("@", "@", "@"),
     "log.format": ("json", "json", LogFormat.JSON),
+    "log.level": ("debug", "debug", 10),
     "log.access": (False, "false", False),
     "log.access_udp": (True, "true", True),
+    "metrics.enabled": (False, "no", False),
+    "metrics.host": ("::1", "::1", "::1"),
+    "metrics.port": (0, "0", 0),
+    "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", (ip_network("10.0.0.0/8"),)),
+    **{
+        f"limits.{key}": (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
+        for key, limit in LIMITS.items()
+        if isinstance(limit.default, int)
+    },
 }
 
 
@@ -243,7 +256,6 @@ def test_it_is_read_from_the_directory(tmp_path: Path) -> None:
         ('"a\\u001Bb" = 1', "there is no setting a\\x1bb"),
         ("[native]\nport = 1\nport = 2", "perseid.toml: this is not TOML: Cannot overwrite a value"),
         ("x = " + "[" * 5_000, "lists stand in lists"),
-        ("[site]\nposition = 2", "perseid.toml:2: site.position: there is no server 2 where site.servers is 1"),
     ],
 )
 def test_what_is_no_setting_is_refused_with_the_one_that_was_meant(text: str, message: str) -> None:
@@ -347,7 +359,7 @@ def test_it_is_shown_as_it_would_stand_in_the_file() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()} | {"http.trusted_proxies": ["10.0.0.0/8"]}
     rows = Config.parse(template(given), {"PERSEID_LOG_FORMAT": "text"}).show()
     assert [row.name for row in rows] == list(SETTINGS)
-    assert {row.name: row.value for row in rows} == given | {"log.format": "text"}
+    assert {row.name: row.value for row in rows} == given | {"log.format": "text", "keys.passphrase": "***"}
     by_name = {row.name: row for row in rows}
     assert by_name["log.format"].source == "PERSEID_LOG_FORMAT"
     assert by_name["sessions.life"].unit == "seconds"
@@ -406,6 +418,25 @@ def test_whatever_the_password_it_is_hidden_and_nothing_else_where_there_is_none
     assert masked("postgresql://me@db:5432/names?host=/run") == "postgresql://me@db:5432/names?host=/run"
     assert masked("postgresql://[::1]:5432/names") == "postgresql://[::1]:5432/names"
     assert masked("") == ""
+
+
+def test_a_passphrase_is_shown_nowhere() -> None:
+    text = f'[keys]\npassphrase = "{SECRET}"'
+    for config in (Config.parse(text, {}), Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET})):
+        assert config.keys_passphrase == SECRET
+        assert SECRET not in repr(config)
+        assert SECRET not in str(config.show())
+    assert "passphrase=''" not in repr(Config.parse("", {}))
+    assert SECRET not in refused("", {"PERSEID_KEYS_PASSPHRASE": f"{SECRET}\n{SECRET}"})
+    assert SECRET not in refused(f'[keys]\npassphrase = ["{SECRET}"]')
+
+
+def test_a_file_with_a_secret_in_it_is_known() -> None:
+    assert Config.parse(f'[keys]\npassphrase = "{SECRET}"', {}).has_secret_in_file
+    assert Config.parse(f'[ledger]\ndatabase = "postgresql://a:{SECRET}@b/c"', {}).has_secret_in_file
+    assert not Config.parse('[ledger]\ndatabase = "postgresql://a@b/c"\n[keys]\npassphrase = ""', {}).has_secret_in_file
+    assert not Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET}).has_secret_in_file
+    assert secret_variables() == ("PERSEID_LEDGER_DATABASE", "PERSEID_KEYS_PASSPHRASE")
 
 
 # The manual

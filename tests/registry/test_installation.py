@@ -45,6 +45,7 @@ from tests.ledger.ledgers import appended, change, url
 
 IS_ROOT = os.geteuid() == 0
 PASSWORD = "correct-horse"
+MADE = ["ledger.db", "siteinfo.bin", "siteinfo.json"]
 
 
 def mode(path: Path) -> int:
@@ -101,8 +102,12 @@ def test_a_new_installation_is_for_its_owner_only_and_has_nothing_else_in_it(tmp
         "new": 0o700,
         "new/keys": 0o700,
         "new/keys/checkpoint.key": 0o600,
+        "new/keys/privkey.bin": 0o600,
+        "new/keys/pubkey.bin": 0o600,
         "new/ledger.db": 0o600,
         "new/perseid.toml": 0o600,
+        "new/siteinfo.bin": 0o600,
+        "new/siteinfo.json": 0o600,
     }
     assert (directory / "perseid.toml").read_text() == template()
     append(directory, "a")
@@ -162,14 +167,14 @@ def test_what_is_there_already_is_left_alone(made: Path) -> None:
     with pytest.raises(UnsuitableDirectory, match=f"there is an installation in {made} already"):
         create(made, environ={})
     (made / "perseid.toml").unlink()
+    with pytest.raises(UnsuitableDirectory, match=r"is not empty \('keys', 'ledger.db', 'siteinfo.bin', …\); name an"):
+        create(made, environ={})
+    for name in ("siteinfo.bin", "siteinfo.json"):
+        (made / name).unlink()
     with pytest.raises(UnsuitableDirectory, match=r"is not empty \('keys', 'ledger.db'\); name an empty directory"):
         create(made, environ={})
-    (made / "x").touch()
-    (made / "y").touch()
-    with pytest.raises(UnsuitableDirectory, match=r"\('keys', 'ledger.db', 'x', …\)"):
-        create(made, environ={})
     assert {path: path.stat().st_mtime_ns for path in before if path.exists()}.items() <= before.items()
-    assert len(list(made.iterdir())) == 4
+    assert len(list(made.iterdir())) == 2
 
 
 def test_places_where_none_can_be_are_named(tmp_path: Path) -> None:
@@ -230,7 +235,7 @@ def test_when_it_cannot_be_put_into_place_nothing_is_left(tmp_path: Path, monkey
 
     def fails_at_the_last(path: Path, target: Path) -> Path:
         if path.name == "perseid.toml":
-            assert sorted(path.name for path in directory.iterdir() if path.name[0] != ".") == ["keys", "ledger.db"]
+            assert sorted(path.name for path in directory.iterdir() if path.name[0] != ".") == ["keys", *MADE]
             raise OSError(28, "No space left on device")
         return rename(path, target)
 
@@ -287,7 +292,7 @@ def test_what_is_acknowledged_is_there_after_opening_again(made: Path) -> None:
     with opened(made) as installation:
         assert installation.ledger.find(b"10.1/A2") is not None
         assert verify(installation.log).entries == 3
-    assert sorted(path.name for path in made.iterdir()) == ["answers", "keys", "ledger.db", "perseid.toml"]
+    assert sorted(path.name for path in made.iterdir()) == sorted(["answers", "keys", *MADE, "perseid.toml"])
 
 
 def test_for_reading_there_is_a_log_and_nothing_is_made(made: Path) -> None:
@@ -296,7 +301,7 @@ def test_for_reading_there_is_a_log_and_nothing_is_made(made: Path) -> None:
             assert reading.size == 0
         with pytest.raises(ReadOnly, match="opened for reading only"):
             installation.ledger.close()
-    assert sorted(path.name for path in made.iterdir()) == ["keys", "ledger.db", "perseid.toml"]
+    assert sorted(path.name for path in made.iterdir()) == sorted(["keys", *MADE, "perseid.toml"])
 
 
 def test_another_user_is_refused_and_told_the_command_that_works(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +490,7 @@ def test_an_older_ledger_is_opened_when_it_has_been_upgraded(made: Path, monkeyp
 def test_the_ledger_may_be_in_a_database_that_nodes_share(tmp_path: Path, database: str) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     create(first, settings={"ledger.database": database}, environ={})
-    assert sorted(path.name for path in first.iterdir()) == ["keys", "perseid.toml"]
+    assert sorted(path.name for path in first.iterdir()) == ["keys", "perseid.toml", "siteinfo.bin", "siteinfo.json"]
     shutil.copytree(first, second)
     second.chmod(0o700)
     append(first, "a")

@@ -18,15 +18,11 @@ from perseid.registry.facts import Held, Rules
 from perseid.registry.identity import Identity
 from perseid.registry.life import (
     FIRST_INDEX,
-    MAX_ALIASES,
-    End,
-    Followed,
     Publish,
     Redact,
     Revive,
     Tombstone,
     Unpublish,
-    follow_aliases,
 )
 from perseid.registry.minting import Maker, Mint, Reserve
 from perseid.registry.namespaces import SetPolicy
@@ -46,11 +42,6 @@ NAME = handle("10.1/thing")
 URL = Value.text(1, "URL", "https://example.org/thing")
 PRIVATE = replace(Value.text(2, "NOTE", "for us only"), permissions=Permission(0x0C))
 ADMIN = admin(100, "300:10.9/alice")
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
 
 
 @pytest.fixture
@@ -414,81 +405,3 @@ def test_what_cannot_be_erased_is_said(registry: Registry) -> None:
         refused = refusal(registry, operation, OPERATOR)
         assert refused.code is code
         assert words in str(refused)
-
-
-# Aliases
-
-
-def alias(registry: Registry, name: str, target: str, **more: object) -> Handle:
-    value = replace(Value.text(5, "HS_ALIAS", target), **more)  # type: ignore[arg-type]
-    registry.do(Create(handle(name), (value,)), OPERATOR, "cli")
-    return handle(name)
-
-
-def follow(registry: Registry, name: str, limit: int = MAX_ALIASES, at: int | None = None) -> Followed:
-    with registry.facts(at) as facts:
-        return follow_aliases(facts, handle(name), limit)
-
-
-def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(registry: Registry) -> None:
-    """Case counts in the one namespace and not in the other; queries of CORDRA names are left out."""
-    add_namespace(registry, "10.2", "exact")
-    add_namespace(registry, "2000.1", "cordra")
-    path = "F58FB49EB1F848F0A606E84CEF294BE5"
-    alias(registry, f"2000.1/{path}", "10.1/Thing")
-    alias(registry, "10.2/Exact", f"2000.1/{path.lower()}?part=1")
-    alias(registry, "10.2/exact", "10.2/none")
-    found = follow(registry, "10.2/Exact")
-    assert [str(name) for name in found.chain] == ["10.2/Exact", f"2000.1/{path}", "10.1/thing"]
-    assert found.end is End.FOUND
-    assert found.held is not None
-    assert found.held.handle == NAME
-    assert follow(registry, "10.2/exact").end is End.NOT_FOUND
-    assert follow(registry, "10.1/thing") == Followed((NAME,), End.FOUND, held(registry))
-
-
-@pytest.mark.parametrize(
-    ("target", "end"),
-    [
-        ("10.1/A", End.LOOP),
-        ("10.1/none", End.NOT_FOUND),
-        ("10.77/elsewhere", End.ELSEWHERE),
-        ("no name", End.UNREADABLE),
-        ("0.SITE/POLICY/10.1", End.NOT_FOUND),
-    ],
-)
-def test_where_an_alias_leads_nowhere_that_is_said(registry: Registry, target: str, end: End) -> None:
-    alias(registry, "10.1/a", target)
-    found = follow(registry, "10.1/a")
-    assert found.end is end
-    assert found.chain[0] == handle("10.1/a")
-    if end is End.ELSEWHERE:
-        assert found.chain[-1] == handle(target)
-
-
-def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry: Registry) -> None:
-    for number in range(14):
-        alias(registry, f"10.1/a{number}", f"10.1/a{number + 1}")
-    alias(registry, "10.1/b", "10.1/c")
-    alias(registry, "10.1/c", "10.1/b")
-    assert [str(name) for name in follow(registry, "10.1/b").chain] == ["10.1/b", "10.1/c", "10.1/b"]
-    assert follow(registry, "10.1/b").end is End.LOOP
-    found = follow(registry, "10.1/a0")
-    assert (found.end, len(found.chain)) == (End.TOO_LONG, MAX_ALIASES + 1)
-    registry.do(Create(handle("10.1/a14"), (URL,)), OPERATOR, "cli")
-    assert follow(registry, "10.1/a4").end is End.FOUND, "ten are followed"
-    assert follow(registry, "10.1/a3").end is End.TOO_LONG
-    assert follow(registry, "10.1/a0", limit=20).end is End.FOUND
-
-
-def test_only_what_is_public_is_followed_and_all_at_one_moment(registry: Registry) -> None:
-    alias(registry, "10.1/private", "10.1/thing", permissions=Permission(0x0C))
-    assert follow(registry, "10.1/private").chain == (handle("10.1/private"),)
-    alias(registry, "10.1/a", "10.1/thing")
-    then = held(registry, handle("10.1/a")).seq
-    do(registry, Unpublish(NAME))
-    assert follow(registry, "10.1/a").end is End.NOT_FOUND
-    assert follow(registry, "10.1/a", at=then).end is End.FOUND
-    do(registry, Publish(NAME))
-    do(registry, Tombstone(handle("10.1/a"), "merged", NAME), OPERATOR)
-    assert follow(registry, "10.1/a").chain == (handle("10.1/a"),), "a tombstone leads nowhere by itself"

@@ -44,11 +44,6 @@ SERVER = key_holder(300, "0.NA/0.NA")
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
 def registry(machine: Machine) -> Iterator[Registry]:
     """Namespaces with and without a scheme; the first creator names itself (A4)."""
     with registry_in_memory(machine) as made:

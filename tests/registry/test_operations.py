@@ -480,6 +480,28 @@ def test_s13_the_policy_says_who_may_make_names(
         world.done(Create(handle(f"{prefix}/{person}"), (URL,)), people[person])
 
 
+def test_whoever_makes_a_name_where_everybody_may_administers_it(world: World) -> None:
+    """The protocol allows records without administrators (§16.2), and so it stays where administrators make names."""
+    open_, closed = world.namespace(replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED)), world.namespace()
+    mine = admin(100, str(STRANGER))
+    world.done(Create(handle(f"{open_}/a"), (URL,)), STRANGER)
+    assert world.stored(f"{open_}/a") == (URL, mine)
+    world.done(Modify(handle(f"{open_}/a"), (replace(URL, data=b"mended"),)), STRANGER)
+    world.done(Create(handle(f"{open_}/b"), (URL, admin(7, str(OWNER)))), STRANGER)
+    assert world.stored(f"{open_}/b") == (URL, admin(7, str(OWNER)))
+    world.done(Create(handle(f"{open_}/c"), (URL,)), OPERATOR)
+    assert world.stored(f"{open_}/c") == (URL,), "an operator has no key to name"
+    world.done(Create(handle(f"{closed}/a"), (URL,)), administrator(closed))
+    assert world.stored(f"{closed}/a") == (URL,)
+
+
+def test_default_administrators_come_before_whoever_makes_a_name(world: World) -> None:
+    policy = replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED, default_administrators=(str(OWNER),))
+    prefix = world.namespace(policy)
+    world.done(Create(handle(f"{prefix}/a"), (URL,)), STRANGER)
+    assert world.stored(f"{prefix}/a") == (URL, admin(100, str(OWNER)))
+
+
 def test_a6_a_policy_can_demand_that_types_are_registered(world: World) -> None:
     prefix = world.namespace(replace(PROFILES["free"], registered_types=True))
     types = world.namespace()

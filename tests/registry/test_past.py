@@ -1,7 +1,5 @@
 """The past of one name: which moment, which versions, and what of them is whose to see."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from perseid.ledger.clock import SECOND
@@ -43,12 +41,6 @@ from tests.registry.registries import NOBODY, OPERATOR, add_namespace
 
 PUBLIC: tuple[Identity, ...] = (NOBODY, STRANGER, LISTER)
 ADMINISTRATORS: tuple[Identity, ...] = (ANN, SERVER, OPERATOR)
-
-
-@pytest.fixture
-def here(machine: Machine) -> Iterator[Registry]:
-    with site(machine) as made:
-        yield made
 
 
 def told(

@@ -1,6 +1,5 @@
 """Names across handles: who sees the log, what changed, and the names under a prefix; page by page."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,6 @@ from perseid.registry.policy_keys import Who
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
-from tests.ledger.ledgers import Machine
 from tests.registry.administration import group
 from tests.registry.lives import (
     ADMIN,
@@ -43,12 +41,6 @@ from tests.registry.registries import NOBODY, OPERATOR, add_namespace
 OUTSIDERS: tuple[Identity, ...] = (NOBODY, STRANGER, ANN)
 """ANN administers records of the namespace, which is no right to see its names together."""
 INSIDERS: tuple[Identity, ...] = (LISTER, SERVER, OPERATOR)
-
-
-@pytest.fixture
-def here(machine: Machine) -> Iterator[Registry]:
-    with site(machine) as made:
-        yield made
 
 
 def opened(registry: Registry, who: Who, **options: bool) -> None:
@@ -198,8 +190,10 @@ def test_the_installations_own_entries_are_not_opened_by_the_default_policy() ->
 def test_a_policy_that_cannot_be_read_opens_nothing_and_keeps_nobody_from_the_rest(here: Registry) -> None:
     put(here, value(1), name="12345/a")
     put(here, Value(1, POLICY_TYPE, b"who_may_list = "), name="0.SITE/POLICY/777")
-    put(here, value(1), name="777/z")
+    seq = put(here, value(1), name="777/z")
     assert told(here, LISTER) == [("CREATE", "a")]
+    with here.facts() as facts:
+        assert [each.handle for each in changes(facts, SERVER, seq - 1, seq).items] == ["777/z"]
 
 
 def test_actors_are_told_to_those_who_administer_or_by_policy_and_notes_to_server_administrators(

@@ -180,6 +180,50 @@ def test_a_cordra_name_is_looked_up_bare_and_not_registered_otherwise(
     assert "(rule C5)" in refusal.message
 
 
+DECOMPOSED, COMPOSED = "12345/cafe\u0301", "12345/caf\u00e9"
+MIXED = "12345/p\u0430per"
+
+
+def test_a_name_in_another_normal_form_is_refused_with_place_line_and_remedy() -> None:
+    policy = Policy(nfc=True)
+    refusal = only(policy.check_name(Handle.parse(DECOMPOSED)))
+    assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "nfc", "nfc = true")
+    assert refusal.message.endswith("is not in Unicode's normal form C, from character 10 on")
+    assert refusal.remedy == f"Register {COMPOSED}, which is '12345/caf\\xe9'."
+    assert policy.check_name(Handle.parse(COMPOSED)) == []
+    assert policy.check_name(Handle.parse("12345/cafe")) == []
+    assert Policy().check_name(Handle.parse(DECOMPOSED)) == []
+    beyond = only(policy.check_name(Handle.parse("12345/\ufacf")))
+    assert beyond.remedy == "Choose other characters."
+
+
+def test_a_name_in_two_scripts_is_refused_with_place_line_and_remedy() -> None:
+    policy = Policy(single_script=True)
+    refusal = only(policy.check_name(Handle.parse(MIXED)))
+    assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "single_script", "single_script = true")
+    assert "mixes scripts: character 8, " in refusal.message
+    assert refusal.message.endswith("(U+0430), is Cyrillic, and what stands before it is Latin")
+    assert refusal.remedy.startswith("Write the suffix in one script")
+    assert policy.check_name(Handle.parse(DECOMPOSED)) == []
+    assert Policy().check_name(Handle.parse(MIXED)) == []
+
+
+def test_both_demands_are_made_of_the_suffix_alone() -> None:
+    policy = Policy(nfc=True, single_script=True)
+    assert policy.check_name(Handle.parse(f"e\u0301p\u0430/{COMPOSED}")) == []
+    both = policy.check_name(Handle.parse("12345/p\u0430e\u0301"))
+    assert [refusal.key for refusal in both] == ["nfc", "single_script"]
+
+
+@given(handles())
+def test_a_name_that_is_refused_for_its_normal_form_is_taken_as_the_remedy_says(handle: Handle) -> None:
+    policy = Policy(nfc=True)
+    for refusal in policy.check_name(handle):
+        if refusal.remedy.startswith("Register "):
+            meant = refusal.remedy.removeprefix("Register ").rpartition(", which is ")[0]
+            assert policy.check_name(Handle.parse(meant)) == []
+
+
 def test_a_foreign_suffix_is_refused_with_place_line_and_remedy() -> None:
     refusal = only(PROFILES["pilin"].check_name(Handle("102.100.272", "D7J1GODQH")))
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "scheme", 'scheme = "pilin"')
@@ -352,4 +396,4 @@ def test_a_policy_may_change_in_all_but_the_case_rule(old: str, new: str) -> Non
     refusal = only(refusals)
     assert (refusal.subject, refusal.line) == (Subject.POLICY, f'case = "{PROFILES[old].case.value}"')
     assert refusal.message.startswith(f'case = "{PROFILES[new].case.value}" would change')
-    assert "an operation of its own" in refusal.remedy
+    assert "--change-case" in refusal.remedy

@@ -162,7 +162,7 @@ def test_a_slip_in_the_name_of_a_profile_does_not_make_another_namespace() -> No
         ("Case = 1", "Case", "did you mean case?"),
         ("zzz = 1", "zzz", "there are profile, purpose, scheme"),
         ('"\\u001b[2J" = 1', "\\x1b[2J", "no such key"),
-        ("nfc = true", "nfc", "there is no such key"),
+        ("colour = true", "colour", "there is no such key"),
         ('max_ahead = "1h"', "max_ahead", "a whole number from 0 to 2,592,000,000 is expected, not a text"),
         ("max_ahead = 1.5", "max_ahead", "not a number with a fraction"),
         ("max_ahead = true", "max_ahead", "not true"),

@@ -90,11 +90,11 @@ def test_a_default_policy_is_written_down_when_a_prefix_is_homed() -> None:
 def test_a_name_made_while_a_case_rule_is_decided_is_not_lost() -> None:
     with registry_in_memory() as registry:
         registry.do(Home("0.NA/41"), OPERATOR, "cli")
-        plan, request = registry._decide(AddNamespace("41", PROFILES["exact"]), OPERATOR, "cli", "", None)
-        assert plan.reason
-        assert request is not None
+        decided = registry._decide(AddNamespace("41", PROFILES["exact"]), OPERATOR, "cli", "", None)
+        assert decided.plan.reason
+        assert decided.request is not None
         registry.do(Create(handle("41/abc"), (URL,)), OPERATOR, "cli")
-        (outcome,) = registry.ledger.append(request)
+        (outcome,) = registry.ledger.append(decided.request)
         assert "has records" in str(getattr(outcome, "error", ""))
         assert registry.resolve(Query(handle("41/ABC")), NOBODY).values
 

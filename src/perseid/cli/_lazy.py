@@ -15,6 +15,7 @@ from ._help import Command, Group
 TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Installation": {
         "init": ("installations", "Make an installation: settings, keys, ledger, first administrator."),
+        "serve": ("serving", "Answer over the network."),
         "config": ("installations", "Show the settings, and where each comes from."),
         "check": ("keeping", "Look for what is wrong with an installation, and say what to do."),
         "upgrade": ("installations", "Bring the ledger's tables to the version of this program."),
@@ -30,7 +31,7 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "mint": ("minting", "Make new names, and a record for each."),
         "reserve": ("minting", "Make names for later, which stand for nothing yet."),
         "create": ("records", "Make a record under a name that you chose."),
-        "resolve": ("records", "Show what a name stands for, or stood for at a time."),
+        "resolve": ("resolving", "Show what a name stands for, or stood for at a time."),
         "set": ("records", "Put values in the place of others, or replace a whole record."),
         "add": ("records", "Add values to a record."),
         "remove": ("records", "Remove values from a record."),
@@ -38,6 +39,7 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "publish": ("lives", "Let everybody resolve a name."),
         "unpublish": ("lives", "Hide a name from everybody but its administrators."),
         "tombstone": ("lives", "Say that a thing is gone, why, and what replaces it."),
+        "link": ("linking", "Let two names lead to each other: work and version, thing and metadata."),
         "transfer": ("lives", "Give names to another owner."),
         "redact": ("lives", "Erase a value from the past, for good."),
         "explain": ("explaining", "Say whether something would be allowed, and why not."),

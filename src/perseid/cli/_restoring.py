@@ -21,6 +21,7 @@ from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, explaining,
 from perseid.registry.placement import place, remove, workplace, write
 from perseid.registry.policy import Policy
 from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.site_making import write_new
 
 _SEED_OCTETS: Final = 32
 _POLICY_OCTETS: Final = POLICY.encode()
@@ -40,6 +41,8 @@ def restored(
     with workplace(directory, FILE_NAME) as work:
         write(work / FILE_NAME, text.encode())
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
+        # The server's key is in no backup. The new one is not protected: the passphrase may be lost with the old one.
+        write_new(work, config)
         with closing(open_store(work, config, new=True)) as store, explaining(store, config):
             in_directory = store.dialect == "sqlite"
 

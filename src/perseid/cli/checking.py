@@ -1,14 +1,11 @@
 """`perseid check`: look for what is wrong with an installation, and say what to do about each finding.
 
-Each part is looked at by itself, so that one finding does not hide the others. What the operator must do something
-about is wrong; what is worth knowing is a note.
+Each part is looked at by itself, so that one finding does not hide the others.
 """
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,32 +29,15 @@ from perseid.registry.policy import Policy
 from perseid.registry.policy_text import InvalidPolicy
 
 from ._counters import counters, how_to_reopen
+from ._findings import Finding, Level, is_wrong
 from ._output import AsJson, print_json
 from ._place import Directory, Place, directory_of, opened
 from ._progress import progress
+from ._site_checks import port_findings, server_findings
 from ._values import printable
 from .keys import finished_by, keys_of
 
 _FOR_OTHERS: Final = 0o077
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found about one part of an installation."""
-
-    about: str
-    level: Level
-    message: str
-    advice: str = ""
-    """What to do about it."""
 
 
 def check(
@@ -69,9 +49,9 @@ def check(
 ) -> None:
     """Look for what is wrong with an installation, and say what to do about each finding.
 
-    Looked at are the directory, the settings, the keys, the clock, the ledger, the views against it, and the policies;
-    also what existing records have that their policy would no longer allow. The exit code is 1 if something is wrong.
-    It may run beside a server.
+    Looked at are the directory, the settings, the server's key and site information, the ports, the clock, the keys of
+    the ledger, the ledger itself, the views against it, and the policies; also what existing records have that their
+    policy would no longer allow. The exit code is 1 if something is wrong. It may run beside a server.
 
     For example:
         perseid check
@@ -87,7 +67,7 @@ def check(
             typer.echo(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
             if finding.advice:
                 typer.echo(f"{'':<18}{printable(finding.advice)}")
-    wrong = _is_wrong(found)
+    wrong = is_wrong(found)
     if json:
         plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in found]
         print_json({"ok": not wrong, "findings": plain})
@@ -101,6 +81,10 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
     yield from rights
     settings = list(_settings(directory))
     yield from settings
+    if not is_wrong([*rights, *settings]):
+        config = Config.load(directory, os.environ)
+        yield from server_findings(directory, config)
+        yield from port_findings(config)
     try:
         with Installation.open(directory, writable=False) as installation:
             yield from _clock(installation)
@@ -108,10 +92,10 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             ledger = list(_ledger(installation, quick=quick))
             yield from ledger
     except (LedgerError, InvalidConfig) as problem:
-        if not _is_wrong([*rights, *settings]):
+        if not is_wrong([*rights, *settings]):
             yield Finding("ledger", Level.WRONG, str(problem))
         return
-    if _is_wrong(ledger):
+    if is_wrong(ledger):
         yield Finding("views", Level.NOTE, "they were not looked at: what they are made from is wrong")
         return
     try:
@@ -120,12 +104,8 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             yield from _counters(place)
             yield from _policies(place, quick=quick)
     except LedgerError as problem:
-        if not _is_wrong(rights):
+        if not is_wrong(rights):
             yield Finding("views", Level.WRONG, str(problem))
-
-
-def _is_wrong(found: Iterable[Finding]) -> bool:
-    return any(finding.level is Level.WRONG for finding in found)
 
 
 # Files

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from perseid.registry.context import Operation
-from perseid.registry.life import Publish, Tombstone, Unpublish
+from perseid.registry.life import Publish, Unpublish
 from perseid.registry.minting import Maker, Mint
 from perseid.registry.operations import Delete, Remove
 from perseid.registry.registry import Registry
@@ -23,6 +23,7 @@ from ._lazy import command
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, Prefix, named, opened, reference
 from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all, placed
+from .lives import Undo, end_or_undo
 from .records import Again, Indexes, Overwrite, addition, creation, setting
 
 app = typer.Typer(
@@ -160,14 +161,19 @@ def explain_unpublish(
 
 @command(app, "tombstone")
 def explain_tombstone(
-    handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+    handle: Name,
+    undo: Undo = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
 ) -> None:
-    """Say whether a tombstone could be put.
+    """Say whether a tombstone could be put, or taken away.
 
     For example:
         perseid explain tombstone 102.100.272/D7J1G0DQH
     """
-    _explain(lambda _: Tombstone(named(handle), "gone"), directory, acting_as, json)
+    operation = end_or_undo(handle, None if undo else "gone", None, undo=undo)
+    _explain(lambda _: operation, directory, acting_as, json)
 
 
 @command(app, "transfer")

@@ -23,6 +23,7 @@ from perseid.registry.policy import PROFILES, Policy
 from perseid.registry.policy_text import toml
 from perseid.registry.registry import Registry
 from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, new_secret, with_group
+from perseid.registry.site_files import SITE_NAMES
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, registry_of
@@ -91,7 +92,7 @@ def init(  # noqa: PLR0913 - options
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Make an installation: settings, keys, ledger, first administrator, and a namespace if you name one.
+    """Make an installation: settings, keys, site information, ledger, first administrator; a namespace if you name one.
 
     The secret of the first administrator is shown once: with it they work over the network. Whoever may write the
     directory needs none. Where the policy asks for a creator and you name none, a record is made for it.
@@ -155,7 +156,10 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}
 
-_PARTS: Final = (FILE_NAME, KEYS_NAME, ANSWERS_NAME, LEDGER_NAME, f"{LEDGER_NAME}-wal", f"{LEDGER_NAME}-shm")
+_PARTS: Final = (
+    *(FILE_NAME, KEYS_NAME, *SITE_NAMES, ANSWERS_NAME),
+    *(LEDGER_NAME, f"{LEDGER_NAME}-wal", f"{LEDGER_NAME}-shm"),
+)
 
 
 def policy_of(profile: Profile | None, creator: str | None) -> Policy:

@@ -19,10 +19,11 @@ from perseid.ledger.log import Log
 from perseid.ledger.sql_views import rebuild as rebuild_view
 from perseid.registry.config import FILE_NAME
 from perseid.registry.installation import Installation
+from perseid.registry.site_files import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
 from . import checking, keys
 from ._counters import how_to_reopen, reopened
-from ._output import AsJson, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, opened
 from ._progress import progress
 from ._restoring import restored
@@ -51,7 +52,7 @@ def backup(
 
     An increment holds what came behind an earlier backup, and is restored together with it. **A backup contains
     secrets**: keys and values that are not public. The settings and the private keys of the installation are not in it;
-    keep a copy of `perseid.toml`. A restore makes a new checkpoint key.
+    keep copies of `perseid.toml`, `siteinfo.json` and `keys/privkey.bin`. A restore makes a new checkpoint key.
 
     For example:
         perseid backup monday.backup
@@ -137,6 +138,8 @@ def restore(
             "new key": printable(str(branch.new)),
         }
     )
+    hint(f"The server's key is a new one too. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY}, put them")
+    hint(f"in its place and remove {SITE_BINARY}; otherwise give the new {SITE_JSON} to whoever has the old one.")
     for prefix in closed:
         typer.echo(printable(f"no names are made under {prefix} until: {how_to_reopen(prefix)}"))
 

@@ -9,6 +9,9 @@ key is on the disk before the ledger names it, under a name of its own, and take
 
 Whoever is interrupted before the second step has the old key, and afterwards both files, of which the ledger says which
 one counts: the same command again does the third step. At no point is a key that the ledger names nowhere.
+
+The server's key is exchanged in the same manner, with the site information in the place of the ledger: see
+`registry.site_making`.
 """
 
 import secrets
@@ -27,12 +30,14 @@ from perseid.ledger.keys import LEDGER, record_key
 from perseid.ledger.requests import Appended
 from perseid.ledger.signing import WrongKey
 from perseid.ledger.verification import LogKey
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation
-from perseid.registry.placement import write
+from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, settings_of
+from perseid.registry.placement import InstallationProblem, write
+from perseid.registry.site_files import fingerprint, identify
+from perseid.registry.site_making import rotate as rotate_server
 
 from ._help import Group
 from ._lazy import command
-from ._output import AsJson, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, opened
 from ._values import printable
 from .verifying import iso_time, short_time
@@ -54,11 +59,15 @@ class Purpose(StrEnum):
     """What a key is for."""
 
     CHECKPOINT = "checkpoint"
+    SERVER = "server"
 
 
 @command(app, "list")
 def list_(directory: Directory = None, json: AsJson = False) -> None:
-    """Show the public keys with which the ledger signs, and has signed: give them to whoever checks proofs.
+    """Show the public keys: of the server, and of the ledger, which has signed with some and signs with the last one.
+
+    Give those of the ledger to whoever checks proofs. That of the server stands in its site information; here it is
+    shown with its fingerprint, and with `--json` as a whole.
 
     For example:
         perseid key list
@@ -66,6 +75,7 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
     with Installation.open(directory_of(directory), writable=False) as installation:
         changes = _changes(installation)
         keys = keys_of(installation)
+        _list_server(installation, json)
     # The entry with which each key began, and the one with which it ended.
     entries = [change.entry for change in changes]
     begins: list[Entry | None] = [None, *entries]
@@ -90,20 +100,30 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
 
 @command(app, "rotate")
 def rotate(
-    purpose: Annotated[Purpose, typer.Argument(metavar="checkpoint", help="Which key.")],
+    purpose: Annotated[Purpose, typer.Argument(metavar="server|checkpoint", help="Which key.")],
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Put a new key in the place of the one that signs checkpoints.
+    """Put a new key in the place of the one that signs checkpoints, or of the one with which the server signs.
 
-    The old key signs the hand-over, and whoever trusts it can go on: proofs carry the chain. The old private key is
-    gone then. If this was interrupted, the same command again finishes it. A server that is running learns of the new
-    key when it is started again; until then it signs no checkpoints.
+    If this was interrupted, the same command again finishes it. The old private key is gone then.
+
+    **checkpoint**: the old key signs the hand-over, and whoever trusts it can go on: proofs carry the chain. A server
+    that is running learns of the new key when it is started again; until then it signs no checkpoints.
+
+    **server**: the site information gets the new public key and the next serial number, in both forms. A server that is
+    running takes it up when it is told to load its settings again (SIGHUP). Clients learn it from the server; where a
+    prefix handle or another server of the site has a copy of the site information, put the new one there. Where there
+    is no key yet, the first one is made.
 
     For example:
         perseid key rotate checkpoint
+        perseid key rotate server --json
     """
     folder = directory_of(directory).resolve()
+    if purpose is Purpose.SERVER:
+        _rotate_server(folder, json)
+        return
     finished = finish_rotation(folder)
     if finished is None:
         with opened(directory) as place:
@@ -121,6 +141,48 @@ def rotate(
         print_json({"purpose": purpose.value, "key": str(finished)})
     else:
         print_facts({"signs now": printable(str(finished))})
+
+
+def _list_server(installation: Installation, json: bool) -> None:
+    try:
+        found = identify(installation.directory, installation.config)
+    except InstallationProblem as problem:
+        hint(f"perseid: the server's key is not shown: {printable(str(problem))}")
+        return
+    key, serial = found.key.public, found.site.serial
+    if json:
+        print_json(
+            {
+                "purpose": Purpose.SERVER.value,
+                "key": key.to_json(),
+                "fingerprint": fingerprint(key),
+                "signs": True,
+                "serialNumber": serial,
+                "position": found.position + 1,
+            }
+        )
+    else:
+        typer.echo(f"{Purpose.SERVER.value}  {fingerprint(key)}  signs now, with serial number {serial} of the site")
+
+
+def _rotate_server(folder: Path, json: bool) -> None:
+    rotated = rotate_server(folder, settings_of(folder))
+    if json:
+        print_json(
+            {
+                "purpose": Purpose.SERVER.value,
+                "key": rotated.key.to_json(),
+                "fingerprint": fingerprint(rotated.key),
+                "serialNumber": rotated.site.serial,
+                "siteInformation": [str(path) for path in rotated.site_paths],
+            }
+        )
+        return
+    names = ", ".join(printable(str(path)) for path in rotated.site_paths)
+    facts = {"signs now": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": names}
+    print_facts(facts)
+    hint("A server that is running takes it up with SIGHUP. Wherever a copy of the site information is kept (prefix")
+    hint("handles, other servers of the site), put the new one.")
 
 
 def keys_of(installation: Installation) -> list[LogKey]:

@@ -7,7 +7,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.registry.demands import shown
-from perseid.registry.life import Publish, Redact, Tombstone, Unpublish
+from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.life import redact as erase
 from perseid.registry.past import history
 from perseid.registry.results import Refused
 from perseid.registry.transfer import Transfer, TransferAll
@@ -30,6 +31,7 @@ in less. Where somebody keeps an old state open for longer, waiting on would not
 Note: TypeAlias = Annotated[
     str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators.")
 ]
+Undo: TypeAlias = Annotated[bool, typer.Option("--undo", help="Take the tombstone away: the thing is not gone.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -61,12 +63,16 @@ def unpublish(
         show_changed(place.do(Unpublish(named(handle)), note), json)
 
 
-def tombstone(
+def tombstone(  # noqa: PLR0913 - options
     handle: Name,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why the thing is gone; everybody reads it.")],
+    *,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why the thing is gone; everybody reads it.")
+    ] = None,
     replaced_by: Annotated[
         str | None, typer.Option("--replaced-by", metavar="HANDLE", help="The name to use instead.")
     ] = None,
+    undo: Undo = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -75,14 +81,27 @@ def tombstone(
     """Say that a thing is gone, why, and what replaces it.
 
     The name goes on resolving: to the reason, the date and the replacement. What it held before is in its history, and
-    nobody gets the name again. On a tombstone this says it better; the date stays.
+    nobody gets the name again. On a tombstone this says it better; the date stays. If the thing was not gone after all,
+    `--undo` brings back what the record held, with the administrators that it has now.
 
     For example:
         perseid tombstone 102.100.272/D7J1G0DQH --reason "The map was withdrawn by its publisher"
+        perseid tombstone 102.100.272/D7J1G0DQH --undo --note "found again in the attic"
     """
-    replacement = None if replaced_by is None else named(replaced_by)
+    operation = end_or_undo(handle, reason, replaced_by, undo=undo)
     with opened(directory, acting_as) as place:
-        show_changed(place.do(Tombstone(named(handle), reason, replacement), note), json)
+        show_changed(place.do(operation, note), json)
+
+
+def end_or_undo(handle: str, reason: str | None, replaced_by: str | None, *, undo: bool) -> Tombstone | Revive:
+    """What `tombstone` asks for."""
+    if undo:
+        if reason is not None or replaced_by is not None:
+            raise typer.BadParameter("who takes a tombstone away gives neither a reason nor a replacement; use --note")
+        return Revive(named(handle))
+    if reason is None:
+        raise typer.BadParameter("say why the thing is gone", param_hint="--reason")
+    return Tombstone(named(handle), reason, None if replaced_by is None else named(replaced_by))
 
 
 def transfer(  # noqa: PLR0913 - options
@@ -171,7 +190,7 @@ def redact(  # noqa: PLR0913 - options
             _check(place, order)
             what = _value_of(place, order)
             _confirm(f"{what} is erased from all entries that hold it. This cannot be undone. Erase it?")
-        changed = place.do(order)
+        changed = erase(place.registry, order, place.who, DOOR)
         gone = _wait(place, wait)
         if json:
             print_json({"handle": str(changed.handle), "seq": changed.seq, "erasedEverywhere": gone})

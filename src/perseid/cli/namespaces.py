@@ -180,12 +180,19 @@ def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None
 
 
 @command(app, "policy")
-def policy(
+def policy(  # noqa: PLR0913 - options
     prefix: Prefix,
+    *,
     edit: Annotated[bool, typer.Option("--edit", help="Change it in your editor ($VISUAL, $EDITOR).")] = False,
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="Take it from a file in TOML; - is standard input.")
     ] = None,
+    change_case: Annotated[
+        bool, typer.Option("--change-case", help="The case rule is meant to change, for all names there are.")
+    ] = False,
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators.")
+    ] = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -195,6 +202,9 @@ def policy(
     A file has the rules that change. If it names a profile, all others are that profile's, but for the purpose, the
     creator and the administrators, which are the namespace's own. New rules hold for changes from then on; nothing that
     exists becomes unreadable. What changes is shown line by line.
+
+    The case rule changes only with `--change-case`, all names with it, as one change; never if two of them became one.
+    When letters begin to count, a name is found by the spelling that was registered, and by no other any more.
 
     For example:
         perseid namespace policy 102.100.272
@@ -209,7 +219,7 @@ def policy(
             _print_policy(prefix, before, json)
             return
         after = _edited(before) if file is None else _changed(before, read_text(file))
-        made = place.do(SetPolicy(prefix, after))
+        made = place.do(SetPolicy(prefix, after, change_case), note)
     changes = _changes(before, after)
     for line in changes:
         hint(line)

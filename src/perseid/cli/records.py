@@ -1,4 +1,4 @@
-"""Commands about records: `create`, `resolve`, `set`, `add`, `remove`, `delete`, `list`.
+"""Commands about records: `create`, `set`, `add`, `remove`, `delete`, `list`.
 
 Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation,
 on the state of the ledger on which it is decided.
@@ -6,25 +6,20 @@ on the state of the ledger on which it is decided.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from perseid.ledger.entry import State
 from perseid.names import Handle
-from perseid.records.json_form import record_to_json
-from perseid.records.record import Record
 from perseid.records.value import Value
 from perseid.registry.context import Context, Plan
 from perseid.registry.operations import Add, Create, Delete, Modify, Remove, require_record
-from perseid.registry.past import MAX_PAGE, as_of, moment
+from perseid.registry.past import MAX_PAGE
 from perseid.registry.past_names import list_handles
-from perseid.registry.resolving import Query
-from perseid.registry.results import Changed, Resolved
+from perseid.registry.results import Changed
 
-from ._output import AsJson, hint, print_json
-from ._place import ActingAs, Directory, Name, Place, Prefix, asked_for, named, opened, show_changed
+from ._output import AsJson, print_json
+from ._place import ActingAs, Directory, Name, Prefix, named, opened, show_changed
 from ._values import (
     FromOption,
     Given,
@@ -36,7 +31,6 @@ from ._values import (
     printable,
     put,
     read_record,
-    shown_data,
 )
 
 Overwrite: TypeAlias = Annotated[
@@ -48,8 +42,6 @@ Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", hel
 Note: TypeAlias = Annotated[
     str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators to read.")
 ]
-
-_MICROSECOND: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,58 +131,6 @@ def create(  # noqa: PLR0913 - options
     operation = creation(handle, url, value, record, overwrite, again)
     with opened(directory, acting_as) as place:
         show_changed(place.do(operation, note), json)
-
-
-def resolve(  # noqa: PLR0913 - options
-    handle: Name,
-    *,
-    type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only values of this type; with a dot behind it also all below."),
-    ] = None,
-    index: Annotated[list[int] | None, typer.Option("--index", metavar="INDEX", help="Only this value.")] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME|SEQ", help="What it was at a time, or after an entry.")
-    ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Also what not everybody may see, if you may see it.")
-    ] = False,
-    directory: Directory = None,
-    acting_as: ActingAs = None,
-    json: AsJson = False,
-) -> None:
-    """Show what a name stands for: one value a line, with its index, its type and its data.
-
-    With `--at` you see what it stood for then; cite the number of the entry, and the answer stays the same for ever.
-    Both options `--type` and `--index` may be repeated, and find the values of all of them.
-
-    For example:
-        perseid resolve 102.100.272/8RBZF0DQH
-        perseid resolve http://resolver.net.au/hdl/102.100.272/8RBZF0DQH --type DESC --index 100
-        perseid resolve hdl:2000.01/EEF4DF17361A42E2B975E554663B70C3 --at 30 --json
-    """
-    reference = asked_for(handle)
-    query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
-    with opened(directory, acting_as) as place:
-        if at is None:
-            found, entry = place.registry.resolve(query, place.who), None
-        else:
-            found, entry = _past(place, query, at)
-    tail = (
-        reference.query if found.query is None else found.query,
-        reference.fragment if found.fragment is None else found.fragment,
-    )
-    if json:
-        _print_record(found, tail, entry)
-        return
-    _print_values(found.values)
-    if found.state is not State.NORMAL:
-        hint(f"The name is {_WORDS[found.state]}.")
-    for what, text in zip(("query", "fragment"), tail, strict=True):
-        if text is not None:
-            hint(f"The {what} is for whoever serves the thing: {printable(text)}")
-    if entry is not None:
-        hint(f"As of entry {entry}; the record is that of entry {found.seq} ({_time(found.at)}).")
 
 
 def set_(
@@ -328,44 +268,8 @@ def addition(handle: str, value: list[str] | None) -> AddGiven:
     return AddGiven(named(handle), parse_all(value))
 
 
-_WORDS: Final = {
-    State.TOMBSTONE: "a tombstone: the thing is gone",
-    State.UNPUBLISHED: "not published: everybody else finds nothing",
-    State.RESERVED: "reserved: it stands for nothing yet",
-}
-
-
-def _past(place: Place, query: Query, at: str) -> tuple[Resolved, int]:
-    with place.registry.facts() as facts:
-        entry = moment(facts.reading, at, place.registry.ledger.log.clock.now())
-        return as_of(facts, place.who, query, entry).resolved, entry
-
-
-def _print_record(found: Resolved, tail: tuple[str | None, str | None], entry: int | None) -> None:
-    plain = record_to_json(Record(found.handle, found.values))
-    if found.state is not State.NORMAL:
-        plain["state"] = found.state.name.lower()
-    plain |= {key: text for key, text in zip(("query", "fragment"), tail, strict=True) if text is not None}
-    if entry is not None:
-        plain |= {"asOf": entry, "seq": found.seq, "changed": _time(found.at)}
-    print_json(plain)
-
-
-def _print_values(values: tuple[Value, ...]) -> None:
-    wide = max(len(str(value.index)) for value in values)
-    types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
-    for value, type_ in zip(values, types, strict=True):
-        typer.echo(f"{value.index:>{wide}}  {type_:<{max(map(len, types))}}  {shown_data(value)}")
-
-
-def _time(microseconds: int) -> str:
-    moment_ = datetime.fromtimestamp(microseconds / _MICROSECOND, UTC)
-    return moment_.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 commands: dict[str, Callable[..., None] | typer.Typer] = {
     "create": create,
-    "resolve": resolve,
     "set": set_,
     "add": add,
     "remove": remove,

@@ -16,6 +16,7 @@ data of a value, and where something is refused not the administrators either, w
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Final, Protocol, TypeAlias
 
 from perseid.names.handle import Handle
@@ -41,6 +42,7 @@ MAX_GROUP_MEMBERS: Final = 100_000
 """How many entries of groups one request may read, after which no further group is opened: a quarter of a second of
 work. Look-ups alone do not bound it, because one group may fill a whole message."""
 
+_KEPT_ADMINISTRATORS = 1_024  # as many as one process works with at a time
 _MAX_REMARKS = 5  # a reason is for people, and a record may hold two thousand values to remark on
 
 
@@ -346,7 +348,7 @@ def _administrators(need: Need, search: _Search) -> list[_Candidate]:
     for value in administrators:
         source = f"the HS_ADMIN value at index {value.index} of {record}"
         try:
-            admin = Admin.from_bytes(value.data)
+            admin = _admin(value.data)
         except InvalidData:
             search.remark(f"{source} cannot be read and is ignored")
             continue
@@ -382,6 +384,13 @@ def _missing(requirement: Requirement, settings: Settings) -> str:
     return f"to be listed in {' or '.join([role.value for role in _roles(requirement, settings)])}"
 
 
+@lru_cache(_KEPT_ADMINISTRATORS)
+def _admin(data: bytes) -> Admin:
+    """What an HS_ADMIN value says; the same few stand in all records of a namespace."""
+    return Admin.from_bytes(data)
+
+
+@cache
 def _words(permissions: AdminPermission) -> str:
     """The names of permissions, in the order of their bits."""
     return " + ".join([str(bit.name) for bit in AdminPermission if bit in permissions])

@@ -73,7 +73,7 @@ def metadata(
     """The authority metadata of a record, from the values that everyone may read; None if no policy asks for any.
 
     `changed` is the time (seconds since 1970) of the handle's latest entry that changed values, removals included. An
-    entry by which a record was imported does not count: the values came as they had been (A3).
+    entry by which a record was imported does not count: the values came as they had been (A3). `about` finds it.
     """
     if not policy.authority:
         return None

@@ -16,7 +16,7 @@ from perseid.wire.codes import ResponseCode
 from .authority import Change, Completed, Known, complete
 from .context import Context, check_count, with_administrators
 from .demands import shown
-from .facts import Held
+from .facts import Facts, Held
 from .results import Refused
 from .timestamps import stamp
 
@@ -44,7 +44,7 @@ def compose(
     """
     is_import = context.is_import
     after = (State.NORMAL if creates else held.state) if state is None else state
-    values = with_administrators(held, wanted) if creates else tuple(wanted)
+    values = with_administrators(context, held, wanted) if creates else tuple(wanted)
     if after is not State.RESERVED:
         change = Change(
             handle=held.handle,
@@ -54,7 +54,7 @@ def compose(
             whole=whole or creates,
             is_import=is_import,
         )
-        completed = complete(held.policy, change, lambda handle: known(context, handle))
+        completed = complete(held.policy, change, lambda handle: known(context.facts, handle))
         if not isinstance(completed, Completed):
             raise Refused.by_policy(completed)
         values = completed.values
@@ -73,7 +73,7 @@ def _check_registered(context: Context, held: Held, values: Sequence[Value]) -> 
         if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES:
             continue
         handle = Handle.for_lookup(value.type)
-        if handle is None or known(context, handle) is Known.HERE_MISSING:
+        if handle is None or known(context.facts, handle) is Known.HERE_MISSING:
             line = held.policy.line("registered_types")
             reason = f"the type {shown(value.type)} has no definition; the policy of this namespace says: {line}"
             advice = f"define it first, as a record of {shown(value.type)}, or use a type that is registered"
@@ -101,9 +101,9 @@ def kept_by_policy(held: Held) -> tuple[Value, ...]:
     return tuple([value for value in held.values if fold(value.type) in types])
 
 
-def known(context: Context, handle: Handle) -> Known:
+def known(facts: Facts, handle: Handle) -> Known:
     """What this server knows of a handle that a record names as its creator."""
-    if not context.facts.is_responsible(handle):
+    if not facts.is_responsible(handle):
         return Known.FOREIGN
-    held = context.facts.held(handle)
+    held = facts.held(handle)
     return Known.HERE_PUBLIC if held.is_public else Known.HERE_MISSING

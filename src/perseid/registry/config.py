@@ -4,7 +4,8 @@ Three sources, the later ones stronger: the defaults, the file `perseid.toml` in
 variables of the environment. An empty variable sets nothing. What cannot be right is refused before anything starts: a
 setting in the wrong place or with a slip in its name would be no setting, and nobody would notice.
 
-A URL of a database may hold a password. Nothing here shows it: neither `show` nor `repr`, nor any refusal.
+A URL of a database may hold a password, and a passphrase is one. Nothing here shows them: neither `show` nor `repr`,
+nor any refusal.
 """
 
 import re
@@ -91,7 +92,8 @@ class Config:
     default_profile: str
     ledger_database: str
     site_position: int
-    site_servers: int
+    keys_passphrase_file: str
+    keys_passphrase: str
     server_listing_allowed: bool
     server_resolvers: int
     native_host: str
@@ -112,8 +114,38 @@ class Config:
     sessions_cipher: Cipher
     templates_delimiter: str
     log_format: LogFormat
+    log_level: int
     log_access: bool
     log_access_udp: bool
+    metrics_enabled: bool
+    metrics_host: str
+    metrics_port: int
+    limits_exempt_networks: tuple[IPv4Network | IPv6Network, ...]
+    limits_udp_octets: int
+    limits_udp_burst: int
+    limits_udp_handovers: int
+    limits_udp_challenges: int
+    limits_udp_challenge_octets: int
+    limits_tcp_challenges: int
+    limits_tcp_challenge_octets: int
+    limits_sessions: int
+    limits_unproved_sessions: int
+    limits_connections: int
+    limits_connections_per_address: int
+    limits_message_time: int
+    limits_idle_time: int
+    limits_take_time: int
+    limits_failed_proofs: int
+    limits_read_share: int
+    limits_write_share: int
+    limits_sign_share: int
+    limits_verify_share: int
+    limits_agree_share: int
+    limits_udp_share: int
+    limits_source_share: int
+    limits_read_queue: int
+    limits_write_queue: int
+    limits_arithmetic_queue: int
     sources: Mapping[str, str] = field(compare=False)
     """Where the value of each setting came from."""
     remarks: tuple[str, ...] = field(default=(), compare=False)
@@ -146,15 +178,11 @@ class Config:
             if environ.get(variable):
                 sources[name] = variable
                 values[name] = _read(name, _from_variable(name, environ[variable]), variable)
-        config = cls(
+        return cls(
             **{field_of(name): value for name, value in values.items()},
             sources=MappingProxyType(sources),
             remarks=tuple(_remarks(environ)),
         )
-        if config.site_position > config.site_servers:
-            message = f"there is no server {config.site_position} where site.servers is {config.site_servers}"
-            raise InvalidConfig(f"{sources['site.position']}: site.position", message)
-        return config
 
     @property
     def administration(self) -> Settings:
@@ -175,6 +203,15 @@ class Config:
             Shown(name, setting.shown(getattr(self, field_of(name))), self.sources[name], setting.unit, setting.about)
             for name, setting in SETTINGS.items()
         ]
+
+    @property
+    def has_secret_in_file(self) -> bool:
+        """Whether the file holds a password or passphrase, so that others must not read it."""
+        return any(
+            shown.source.startswith(FILE_NAME)
+            and shown.value != SETTINGS[shown.name].kind.plain(getattr(self, field_of(shown.name)))
+            for shown in self.show()
+        )
 
     def __repr__(self) -> str:
         """What was set, without passwords."""

@@ -4,6 +4,7 @@ A setting is named by its section and key in `perseid.toml`, `native.port`; the 
 the same in capitals, `PERSEID_NATIVE_PORT`. Defaults stand here as they would stand in the file.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +13,20 @@ from typing import Final
 from perseid.wire.cipher import Cipher
 from perseid.wire.sessions import MAX_TIMEOUT
 
-from .config_kinds import Address, Choice, Database, Delimiter, Flag, Identities, Kind, Networks, Number, masked
+from .config_kinds import (
+    Address,
+    Choice,
+    Database,
+    Delimiter,
+    FileName,
+    Flag,
+    Identities,
+    Kind,
+    Networks,
+    Number,
+    Secret,
+)
+from .config_limits import LIMITS
 from .policy import FREE, PROFILES
 from .policy_text import toml
 
@@ -63,17 +77,18 @@ class Setting:
     remark: str = ""
     """What differs from there."""
     secret: bool = False
-    """Whether it may hold a password."""
+    """Whether it may hold a password or passphrase."""
 
     def shown(self, value: object) -> object:
         """The plain object of a value, without passwords."""
         plain = self.kind.plain(value)
-        return masked(str(plain)) if self.secret else plain
+        return self.kind.hidden(plain) if self.secret else plain
 
 
 _PROFILE = Choice({name: name for name in PROFILES})
 _ROOT = Choice({root.value: root for root in Root})
 _FORMAT = Choice({form.value: form for form in LogFormat})
+_LEVEL = Choice({name: logging.getLevelNamesMapping()[name.upper()] for name in ("debug", "info", "warning", "error")})
 _CIPHER = Choice({"aes": Cipher.AES, "3des": Cipher.TDES, "des": Cipher.DES})
 _PORT = Number(0, 65_535)
 _IN_SERVER_CONFIG = "bare handles are written with index 0"
@@ -102,8 +117,17 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         deployed=("this_server_id",),
         remark="an id there, a position here",
     ),
-    "site.servers": Setting(
-        Number(1, MAX_SERVERS), 1, "How many servers share the names of the site; each answers for its part."
+    "keys.passphrase_file": Setting(
+        FileName(),
+        "",
+        "The file whose one line is the passphrase of the server's private key, if that has one; a relative name is "
+        "looked for in this directory.",
+    ),
+    "keys.passphrase": Setting(
+        Secret(),
+        "",
+        "The passphrase itself, meant to be set as a variable of the environment; it goes before the file.",
+        secret=True,
     ),
     "server.listing_allowed": Setting(
         Flag(),
@@ -225,6 +249,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "log.format": Setting(
         _FORMAT, "text", "How the log is written: text for people, json (one object a line) for programs."
     ),
+    "log.level": Setting(
+        _LEVEL, "info", "From which importance on the server's own messages are logged. Requests are logged beside it."
+    ),
     "log.access": Setting(
         Flag(),
         True,
@@ -237,6 +264,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "Whether resolution over UDP is logged too, which takes time from every answer.",
         deployed=("hdl_udp_config.log_accesses",),
     ),
+    "metrics.enabled": Setting(Flag(), True, "Whether metrics for Prometheus are served, and /ready and /live."),
+    "metrics.host": Setting(
+        Address(),
+        "127.0.0.1",
+        "The address at which metrics are served. Whoever reaches it can read them: they hold numbers and no names.",
+    ),
+    "metrics.port": Setting(_PORT, 8641, "The port of the metrics; 0 is any that is free."),
+    **{f"limits.{key}": Setting(limit.kind, limit.default, limit.about, limit.unit) for key, limit in LIMITS.items()},
 }
 """Every setting by its name, in the order of the file: those without a section first, as TOML wants it."""
 
@@ -289,6 +324,11 @@ def section_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """The variable of the environment that overrides a setting."""
     return VARIABLE + field_of(name).upper()
+
+
+def secret_variables() -> tuple[str, ...]:
+    """The variables that may hold a password or passphrase: not for processes that do not need them."""
+    return tuple([variable_of(name) for name, setting in SETTINGS.items() if setting.secret])
 
 
 def field_of(name: str) -> str:

@@ -20,6 +20,9 @@ from .policy_text import toml
 MAX_DELIMITER: Final = 16
 """The longest delimiter of templates in characters: room for any mark that people can tell from a name."""
 
+HIDDEN: Final = "***"
+"""What is shown instead of what nobody is to see."""
+
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _PASSWORD = re.compile(r"^([^:]+://[^:/@]*):.*@", re.DOTALL)
 _PASSWORD_OPTION = re.compile(r"((?:^|[?&])[^=&]*password=)[^&]*", re.IGNORECASE)
@@ -48,6 +51,10 @@ class Kind(ABC):
     def from_variable(self, text: str) -> object:
         """The plain object that a variable of the environment stands for."""
         return text
+
+    def hidden(self, plain: object) -> object:
+        """A plain object without what nobody is to see in it."""
+        return plain
 
     def refuse(self, plain: object) -> Unsuitable:
         """The refusal of a plain object."""
@@ -143,6 +150,34 @@ class Database(Kind):
         if plain and (not plain.startswith(_SCHEMES) or not plain.isprintable() or " " in plain):
             raise Unsuitable(f"{self.expects} is expected")
         return plain
+
+    def hidden(self, plain: object) -> object:
+        return masked(str(plain))
+
+
+class FileName(Kind):
+    """A file; none if it is empty."""
+
+    expects = "the name of a file, or an empty text"
+
+    def read(self, plain: object) -> str:
+        if not isinstance(plain, str) or not plain.isprintable():
+            raise self.refuse(plain)
+        return plain
+
+
+class Secret(Kind):
+    """A text that nobody is to see: no refusal repeats it, and nothing shows it."""
+
+    expects = "a text of one line"
+
+    def read(self, plain: object) -> str:
+        if not isinstance(plain, str) or not plain.isprintable():
+            raise Unsuitable(f"{self.expects} is expected")
+        return plain
+
+    def hidden(self, plain: object) -> object:
+        return HIDDEN if plain else plain
 
 
 class _List(Kind):

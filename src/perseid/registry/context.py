@@ -13,15 +13,18 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Lender, Redacts
 from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
+from perseid.records import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
-from perseid.records.value import MAX_VALUES, Value
+from perseid.records.value import MAX_VALUES, Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
 from .authorisation import authorise
 from .demands import Demand, Membership, Role, shown
 from .facts import SITE_PREFIX, Facts, Held, of_type
-from .identity import Identity
+from .identity import Identity, KeyHolder
+from .policy import Policy
+from .policy_keys import Who
 from .results import Referred, Refused
 
 T_co = TypeVar("T_co", covariant=True)
@@ -83,15 +86,18 @@ class Context:
 
     # Names
 
-    def own(self, handle: Handle, *, refer: bool = True) -> Held:
-        """What is under a name that this server answers for; refused, or referred elsewhere, if it does not."""
+    def own(self, handle: Handle, *, refer: bool = True, new: bool = False) -> Held:
+        """What is under a name that this server answers for; refused, or referred elsewhere, if it does not.
+
+        `new` says that nothing is expected to be there.
+        """
         if fold(handle.prefix) == SITE_PREFIX:
             reason = f"{shown(handle)} belongs to the installation itself, and is no handle"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
         if not self.facts.is_responsible(handle):
             advice = f"ask the service of the prefix {shown(handle.prefix)}, or home the prefix here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, "That prefix doesn't live here", advice)
-        held = self.facts.held(handle)
+        held = self.facts.held(handle, new=new)
         if refer and not held.exists and (values := self.facts.referral(handle)):
             raise Referred(values)
         return held
@@ -177,16 +183,29 @@ def check_count(values: Sequence[Value]) -> None:
         raise Refused(ResponseCode.INVALID_VALUE, reason)
 
 
-def with_administrators(held: Held, values: Sequence[Value]) -> tuple[Value, ...]:
-    """A new record, with the policy's administrators if it brings none."""
+def with_administrators(context: Context, held: Held, values: Sequence[Value]) -> tuple[Value, ...]:
+    """A new record, with the policy's administrators if it brings none.
+
+    The protocol allows a record without any, which only server administrators can ever change. Where everybody may make
+    names that would be a trap: who made a name there could neither mend nor end it. So whoever makes it administers it.
+    """
     if of_type(tuple(values), HS_ADMIN):
         return tuple(values)
+    admins: Sequence[Admin] = held.policy.administrators(held.handle.prefix)
+    if not admins and held.policy.who_may_mint is Who.AUTHENTICATED:
+        admins = own_administrators(context)
+    return (*values, *administrators(values, held.policy, admins))
+
+
+def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
+    """HS_ADMIN values for a record that has the given ones."""
+    if not admins:
+        return []
     taken = {value.index for value in values}
-    index = FIRST_ADMIN_INDEX
-    added = []
-    for admin in held.policy.administrators(held.handle.prefix):
-        while index in taken:
-            index += 1
-        taken.add(index)
-        added.append(Value(index, HS_ADMIN, admin.to_bytes(), ttl=held.policy.default_ttl))
-    return (*values, *added)
+    free = (index for index in range(FIRST_ADMIN_INDEX, 1 << 31) if index not in taken)
+    return [Value(next(free), HS_ADMIN, admin.to_bytes(), ttl=policy.default_ttl) for admin in admins]
+
+
+def own_administrators(context: Context) -> list[Admin]:
+    """Whoever asks, who has proved to be somebody; an operator has no key to name."""
+    return [Admin(ValueRef.parse(str(context.who)))] if isinstance(context.who, KeyHolder) else []

@@ -5,7 +5,7 @@ a namespace has its policy, a prefix is homed here or not. Each record is read o
 number of its latest entry.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -37,6 +37,7 @@ SITE_PREFIX: Final = "0.SITE"
 MAX_ANCESTORS: Final = 32
 """How many prefixes above one are looked at: real ones have two or three, and anybody may ask about a thousand."""
 
+_LAST_ENTRY: Final = (1 << 63) - 1
 _KEPT_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
 
 
@@ -89,29 +90,55 @@ class Held:
         return 0 if self.entry is None else self.entry.seq
 
 
+@dataclass(frozen=True, slots=True)
+class Era:
+    """A time in which the names of a namespace were told apart by one rule (H5)."""
+
+    first: int
+    """The entry with which it begins."""
+    last: int
+    """The entry with which it ends."""
+    exact: bool
+    """Whether small and capital letters of a suffix were told apart."""
+
+
 class Facts:
     """One state of the ledger, and what was read of it."""
 
-    def __init__(self, reading: Reading, rules: Rules, at: int | None = None) -> None:
-        self.reading = reading
+    def __init__(self, reading: Reading | None, rules: Rules) -> None:
+        self._reading = reading
         self.rules = rules
-        self._at = at  # the entry up to which is read; None reads the present
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
+        self._eras: dict[str, list[Era]] = {}
         self.spent = Spent()
         """How much was searched for rights."""
+
+    @property
+    def reading(self) -> Reading:
+        """The state of the ledger itself, for what is found otherwise than by name."""
+        assert self._reading is not None  # noqa: S101 - facts without one open it themselves
+        return self._reading
+
+    @property
+    def seen(self) -> Mapping[bytes, Entry | None]:
+        """The latest entries of all records that were asked for."""
+        return self._entries
 
     @property
     def rests_on(self) -> dict[bytes, int]:
         """Everything that was read, with the number of its latest entry."""
         return {key: 0 if entry is None else entry.seq for key, entry in self._entries.items()}
 
-    def entry(self, key: bytes) -> Entry | None:
-        """The latest entry of a record."""
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - for who need not look
+        """The latest entry of a record. It is expected that a `new` name has none; the answer does not depend on it."""
         if key not in self._entries:
-            past = self._at
-            self._entries[key] = self.reading.record(key) if past is None else self.reading.as_of(key, past)
+            self._entries[key] = self.reading.record(key)
         return self._entries[key]
+
+    def saw(self, entry: Entry) -> None:
+        """Note that a decision rests on an entry which was found otherwise than by name."""
+        self._entries[entry.key] = entry
 
     def assume(self, prefix: str, policy: Policy) -> None:
         """Decide as if a namespace had this policy: it is about to get it."""
@@ -134,14 +161,39 @@ class Facts:
                     return _policy(value.data)
         return self.rules.default_policy
 
-    def held(self, asked: Handle) -> Held:
-        """What is under a name, by the rules of its namespace."""
+    def eras(self, prefix: str) -> list[Era]:
+        """The times in which the names of a namespace were told apart by one rule, latest first; mostly one."""
+        if fold(prefix) not in self._eras:
+            self._eras[fold(prefix)] = self._find_eras(prefix)
+        return self._eras[fold(prefix)]
+
+    def _find_eras(self, prefix: str) -> list[Era]:
+        found: list[Era] = []
+        exact: bool | None = None
+        since, last = 0, _LAST_ENTRY
+        for entry in self.reading.history(record_key(policy_name(prefix))):
+            policy = stored_policy(entry)
+            if policy is None:
+                continue  # one that cannot be read has changed nothing
+            was_exact = policy.case is CaseRule.SENSITIVE
+            if exact is not None and was_exact != exact:
+                found.append(Era(since, last, exact))
+                last = since - 1
+            exact, since = was_exact, entry.seq
+        if exact is None:
+            exact = self.rules.default_policy.case is CaseRule.SENSITIVE
+        return [*found, Era(0, last, exact)]
+
+    def held(self, asked: Handle, *, new: bool = False) -> Held:
+        """What is under a name, by the rules of its namespace; it is expected to be `new`, or not."""
         policy = self.policy(asked.prefix)
         bare, query, fragment = policy.lookup_form(asked)
         exact = policy.case is CaseRule.SENSITIVE and not bare.is_prefix_handle
         key = record_key(str(bare), exact=exact)
-        entry = self.entry(key)
-        handle = policy.normalise(bare) if entry is None else Handle.keepable(entry.handle)
+        entry = self.entry(key, new=new)
+        # An entry of another case rule ends the key of another name: see `eras`.
+        is_of_name = entry is not None and entry.exact == exact
+        handle = Handle.keepable(entry.handle) if entry is not None and is_of_name else policy.normalise(bare)
         values = () if entry is None else entry.record()
         return Held(asked, handle, key, exact, policy, entry, values, query, fragment)
 
@@ -195,6 +247,17 @@ class Facts:
 def _ancestors(prefix: str) -> Iterator[str]:
     # Anybody may ask about `.7`, above which there is nothing.
     return islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS)
+
+
+def stored_policy(entry: Entry) -> Policy | None:
+    """The policy in an entry of a policy's record; None if there is none that can be read."""
+    for value in entry.record():
+        if value.type == POLICY_TYPE:
+            try:
+                return _policy(value.data)
+            except Refused:
+                return None
+    return None
 
 
 @lru_cache(_KEPT_POLICIES)

@@ -4,6 +4,8 @@
     ledger.db             the ledger, unless the settings name a database
     answers/              the answers view, made when it is missing
     keys/checkpoint.key   the key that signs checkpoints
+    keys/privkey.bin      the key with which the server signs what it answers
+    siteinfo.json, .bin   who the server is: `site_files` reads them, `site_making` makes them
 
 `create` makes one, `Installation.open` opens it and `upgrade` brings its tables to the version of this program. Opening
 upgrades nothing: an operator decides when, with a backup at hand. It only compares two short texts, because every
@@ -19,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from perseid.ledger import Answers, CheckedClock, Ledger, LedgerError, Log, NewerFormat, Signer, Store
+from perseid.ledger import Answers, CheckedClock, Ledger, Log, NewerFormat, Signer, Store
 from perseid.ledger.directory import DIRECTORY_MODE, prepare, sync_directory
 from perseid.ledger.errors import ReadOnly, Unusable
 from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - part of what is offered here
@@ -28,11 +30,14 @@ from perseid.names.errors import quoted
 from .authorisation import Settings
 from .config import FILE_NAME, Config, InvalidConfig, template
 from .config_kinds import masked
-from .placement import place, remove, workplace, write
+from .placement import OTHERS_READ, OTHERS_WRITE, check_rights, place, remove, workplace, write
+from .placement import InstallationProblem as InstallationProblem  # noqa: PLC0414 - part of what is offered here
+from .site_files import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
+from .site_files import SITE_JSON, passphrase
+from .site_making import write_new
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
-KEYS_NAME: Final = "keys"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 """The key that is about to take over, while a rotation is under way."""
@@ -42,11 +47,6 @@ MAX_ORIGIN: Final = 200
 
 _SEED_OCTETS = 32
 _ORIGIN_OCTETS = 8
-_OTHERS_WRITE, _OTHERS_READ = 0o022, 0o077
-
-
-class InstallationProblem(LedgerError):
-    """An installation cannot be made or opened; the message says what to do."""
 
 
 class NoInstallation(InstallationProblem):
@@ -153,16 +153,18 @@ def create(
     config = Config.parse(text, _environ(environ))
     signer = Signer.generate(_origin(origin), secrets.token_bytes(_SEED_OCTETS))
     directory = directory.resolve()
+    word, _ = passphrase(directory, config)
     with workplace(directory, FILE_NAME) as work:
         write(work / FILE_NAME, text.encode())
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
         write(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_octets())
+        write_new(work, config, word)
         sync_directory(work / KEYS_NAME)
         with closing(open_store(work, config, new=True)) as store, explaining(store, config):
             if store.version() is not None:
                 raise InstallationProblem(
                     f"there is a ledger in {masked(config.ledger_database)} already; name an empty database, or give "
-                    f"this node copies of {FILE_NAME} and {KEYS_NAME}/ of the installation that made it"
+                    f"this node copies of {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ of the installation that made it"
                 )
             store.upgrade()
             if store.dialect == "sqlite":
@@ -195,6 +197,13 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
 # Looking at a directory
 
 
+def settings_of(directory: Path, *, environ: Mapping[str, str] | None = None) -> Config:
+    """The settings of the installation in a directory, which is this user's to write to; the ledger is not opened."""
+    directory = directory.resolve()
+    _check_directory(directory, writable=True)
+    return _load(directory, environ)
+
+
 def _check_directory(directory: Path, *, writable: bool) -> None:
     """Refuse what is no installation, and one that cannot be used safely."""
     path = directory / FILE_NAME
@@ -219,19 +228,9 @@ def _load(directory: Path, environ: Mapping[str, str] | None) -> Config:
         config = Config.load(directory, _environ(environ))
     except OSError as error:
         raise InstallationProblem(f"{path} cannot be read: {error.strerror}") from error
-    has_password = config.sources["ledger.database"].startswith(FILE_NAME) and (
-        masked(config.ledger_database) != config.ledger_database
-    )
     # Whoever may write the settings may make themselves an administrator.
-    _check_rights(path, _OTHERS_READ if has_password else _OTHERS_WRITE)
+    check_rights(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
     return config
-
-
-def _check_rights(path: Path, forbidden: int) -> None:
-    mode = path.stat().st_mode & 0o777
-    if mode & forbidden:
-        doing = "write to" if mode & _OTHERS_WRITE else "read"
-        raise InstallationProblem(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
 
 
 def _signer(directory: Path, log: Log) -> Signer:
@@ -249,7 +248,7 @@ def _signer(directory: Path, log: Log) -> Signer:
 
 def _read_signer(path: Path) -> Signer:
     try:
-        _check_rights(path, _OTHERS_READ)
+        check_rights(path, OTHERS_READ)
         return Signer.from_octets(path.read_bytes())
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is damaged"

@@ -1,4 +1,4 @@
-"""The life of a name between its creation and its end: publish, unpublish, tombstone, redact; and other names for it.
+"""The life of a name between its creation and its end: publish, unpublish, tombstone, revive, redact.
 
 The protocol knows records that exist and records that do not. Here a record may also be unpublished (the public gets
 "not found", its administrators see it) or be a tombstone: the thing is gone, and the name says so. A tombstone is made
@@ -8,39 +8,34 @@ else the record held is in its history, and the name is never used for another t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.redaction import NothingToRedact, redaction
 from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
-from perseid.records import interpret_as
 from perseid.records.admin import AdminPermission
-from perseid.records.record import ascending
-from perseid.records.texts import Alias
 from perseid.records.times import to_iso
-from perseid.records.types import HS_ADMIN, HS_ALIAS
+from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
-from . import demands
+from . import demands, eras
 from .authority import Known
 from .authority_metadata import of_type as of_exact_type
 from .compose import compose, known, moved_apart
 from .context import Context, Plan, not_found, still_reserved
 from .demands import Demand, Membership, Need, Role, is_admin, shown
 from .facts import SITE_PREFIX, Facts, Held, of_type
-from .operations import require_identity, written
+from .identity import Identity
+from .operations import require_identity, revival, written
 from .policy import Policy
+from .registry import Registry
 from .results import Changed, Refused
 
 FIRST_INDEX: Final = 9101
 """Where the server looks for a free index for what it says in a record itself: tombstones and links. Authority
 metadata stand from 9001 on, and people number their values from 1."""
-
-MAX_ALIASES: Final = 10
-"""How many aliases are followed. People make one, or two when names were merged; more is a mistake or a trap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class Unpublish:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
         if held.state is State.TOMBSTONE:
             reason = f"{shown(held.asked)} is a tombstone, and tells everybody what became of the thing"
-            advice = "revive the record first, if the thing is not gone after all"
+            advice = f"if the thing is not gone after all, take the tombstone away first: {revival(held)}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
         return written(context, held, Action.UNPUBLISH, held.values, State.UNPUBLISHED)
 
@@ -120,7 +115,7 @@ class Tombstone:
         if context.facts.held(self.replacement).key == held.key:
             reason = f"{shown(held.asked)} cannot replace itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name another handle, or none", "S8")
-        if known(context, self.replacement) is Known.HERE_MISSING:
+        if known(context.facts, self.replacement) is Known.HERE_MISSING:
             reason = f"nobody can resolve {shown(self.replacement)} although its prefix is homed here"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "create and publish the replacement first", "S8")
         return str(self.replacement)
@@ -169,9 +164,14 @@ class Redact:
         held = context.facts.held(self.handle)
         if held.entry is None:
             raise not_found(held)
+        by = (context.door, str(context.who))
+        meant = eras.as_of(context.facts, held, self.seq)
+        key = held.key if meant is None else meant.key
+        context.facts.entry(key)  # the commit checks that this key, too, is as it was
         try:
-            by = (context.door, str(context.who))
-            request = redaction(context.facts.reading, held.key, self.seq, self.index, by, reason)
+            request = redaction(context.facts.reading, key, self.seq, self.index, by, reason)
+            if meant is not None and key != held.key:
+                _check_gone(held, meant, self.index)
         except NothingToRedact as problem:
             advice = "the history of the handle says which entries hold the value"
             raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), advice) from problem
@@ -180,62 +180,14 @@ class Redact:
         return replace(answer, redacts=request.redacts)
 
 
-class End(Enum):
-    """How following aliases ended."""
-
-    FOUND = "found"
-    """At a record that is no alias."""
-    NOT_FOUND = "not found"
-    """At a name of this server without a record that everybody may see."""
-    ELSEWHERE = "elsewhere"
-    """At a name that another service answers for: ask there."""
-    LOOP = "loop"
-    """At a name that was met before."""
-    TOO_LONG = "too long"
-    """At an alias that is one too many."""
-    UNREADABLE = "unreadable"
-    """At an alias whose data is no name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """Where aliases lead."""
-
-    chain: tuple[Handle, ...]
-    """The names in the order in which they were met, the one asked for first and that of the end last."""
-    end: End
-    held: Held | None = None
-    """The record at the end, where there is one that everybody may see."""
-
-
-def follow_aliases(facts: Facts, handle: Handle, limit: int = MAX_ALIASES) -> Followed:
-    """Follow HS_ALIAS values, all in one state of the ledger, each name by the rules of its own namespace.
-
-    Only public values of public records count. Of several aliases the one with the lowest index is followed.
-    """
-    chain: list[Handle] = []
-    met: set[bytes] = set()
-    while True:
-        if fold(handle.prefix) == SITE_PREFIX:
-            return Followed((*chain, handle), End.NOT_FOUND)
-        if not facts.is_responsible(handle):
-            return Followed((*chain, handle), End.ELSEWHERE)
-        held = facts.held(handle)
-        chain.append(held.handle)
-        if held.key in met:
-            return Followed(tuple(chain), End.LOOP)
-        met.add(held.key)
-        if not held.is_public:
-            return Followed(tuple(chain), End.NOT_FOUND)
-        aliases = [value for value in ascending(of_type(held.values, HS_ALIAS)) if value.is_public]
-        if not aliases:
-            return Followed(tuple(chain), End.FOUND, held)
-        target = _target(aliases[0])
-        if target is None:
-            return Followed(tuple(chain), End.UNREADABLE, held)
-        if len(chain) > limit:
-            return Followed(tuple(chain), End.TOO_LONG, held)
-        handle = target
+def redact(registry: Registry, order: Redact, who: Identity, door: str) -> Changed:
+    """Erase a value of the past wherever it was copied, also where the name was kept by another case rule (H5)."""
+    with registry.facts() as facts:
+        others = _copies(facts, order)
+    changed = registry.do(order, who, door)
+    for other in others:
+        registry.do(other, who, door)
+    return changed
 
 
 # What the operations share
@@ -291,13 +243,38 @@ def _said(held: Held, type_: str) -> str:
 
 def _before_tombstone(context: Context, held: Held) -> Entry:
     """The last entry of the record that was no tombstone."""
-    for entry in context.facts.reading.history(held.key):
+    for entry in eras.history(context.facts, held):
         if entry.state is not State.TOMBSTONE:
             if entry.state in (State.NORMAL, State.UNPUBLISHED):
                 return entry
             break
     reason = f"{shown(held.asked)} has been a tombstone since it came here, so there is nothing to go back to"
     raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "replace the record as a whole", "S8")
+
+
+def _check_gone(held: Held, meant: Entry, index: int) -> None:
+    """Refuse to erase what the record still holds, though under another key."""
+    data = {value.data for value in meant.record() if value.index == index}
+    if any(value.data in data for value in held.values):
+        message = f"what value {index} held is part of the record of {held.handle} still; remove or replace it first"
+        raise NothingToRedact(message)
+
+
+def _copies(facts: Facts, order: Redact) -> list[Redact]:
+    """The same erasure under each other key that the name has had, where the data was there too."""
+    if fold(order.handle.prefix) == SITE_PREFIX:
+        return []
+    held = facts.held(order.handle)
+    meant = eras.as_of(facts, held, order.seq)
+    if meant is None:
+        return []
+    data = {value.data for value in meant.record() if value.index == order.index}
+    found: dict[bytes, Redact] = {}
+    for entry in eras.history(facts, held):
+        for value in entry.record() if entry.key != meant.key else ():
+            if value.data in data:
+                found.setdefault(entry.key, replace(order, index=value.index, seq=entry.seq))
+    return list(found.values())
 
 
 def _checked_reason(reason: str, what: str) -> str:
@@ -311,9 +288,3 @@ def _checked_reason(reason: str, what: str) -> str:
         problem = "the reason holds half of a surrogate pair and has no UTF-8 form"
         raise Refused(ResponseCode.INVALID_VALUE, problem, "write it anew", "H4") from None
     return text
-
-
-def _target(alias: Value) -> Handle | None:
-    """The name that an alias gives."""
-    name = interpret_as(alias, Alias)
-    return None if name is None else name.handle

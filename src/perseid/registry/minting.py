@@ -27,20 +27,19 @@ from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
 from .compose import compose
-from .context import Context, Plan, check_indexes
+from .context import Context, Plan, administrators, check_indexes, own_administrators
 from .demands import shown
 from .facts import Facts, Held, of_type
-from .identity import Identity, KeyHolder
+from .identity import Identity
 from .life import with_value
 from .makers import demand_making
 from .namespaces import checked_prefix
 from .operations import already_exists, was_deleted
 from .policy import Policy
-from .policy_keys import Who
 from .policy_text import InvalidPolicy
 from .registry import Registry
 from .results import Minted, Refused
-from .transfer import administrators, checked_owner, makers_of
+from .transfer import checked_owner, makers_of
 
 MAX_NAMES: Final = 1_000
 """Names made in one commit: enough that a commit's sync is shared by many, few enough that others wait little."""
@@ -334,7 +333,7 @@ class _Foreseen(Facts):
     """Facts that are read while an operation is decided, and no more afterwards: then the reading has ended."""
 
     def __init__(self, facts: Facts) -> None:
-        super().__init__(facts.reading, facts.rules)
+        super().__init__(None, facts.rules)
         self._facts = facts
         self._seen: dict[bytes, Entry | None] = {}
         self._is_closed = False
@@ -342,14 +341,14 @@ class _Foreseen(Facts):
     def close(self) -> None:
         self._is_closed = True
 
-    def entry(self, key: bytes) -> Entry | None:
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         """The latest entry of a record, which the decision rests on from now on."""
         if key not in self._seen:
             if self._is_closed:
                 name = shown(key.decode("utf-8", "replace"))
                 reason = f"the values of a new name lead to {name} only with that very name, and not with another"
                 raise Refused(ResponseCode.INVALID_VALUE, reason, "give values that can be checked beforehand")
-            self._seen[key] = self._facts.entry(key)
+            self._seen[key] = self._facts.entry(key, new=new)
         return self._seen[key]
 
 
@@ -385,13 +384,10 @@ def _check_count(count: int) -> None:
 
 
 def _with_owner(context: Context, held: Held, values: tuple[Value, ...], owner: ValueRef | None) -> tuple[Value, ...]:
-    """A record with its owner. Where everybody may mint and nobody else would administer it, that is who mints it."""
-    policy = held.policy
-    if of_type(values, HS_ADMIN):
+    """A record with the owner that is named for it, unless it names administrators itself."""
+    if owner is None or of_type(values, HS_ADMIN):
         return values
-    everybody = policy.who_may_mint is Who.AUTHENTICATED and not policy.default_administrators
-    admins = _named_or_own(context, owner) if owner is not None or everybody else []
-    return (*values, *administrators(values, policy, admins))
+    return (*values, *administrators(values, held.policy, [checked_owner(context, owner)]))
 
 
 def _reservation(context: Context, held: Held, owner: ValueRef | None) -> Draft:
@@ -407,10 +403,8 @@ def _reservation(context: Context, held: Held, owner: ValueRef | None) -> Draft:
 
 
 def _named_or_own(context: Context, owner: ValueRef | None) -> list[Admin]:
-    """The owner that is named, or whoever asks, who has proved to be somebody; an operator has no key to name."""
-    if owner is not None:
-        return [checked_owner(context, owner)]
-    return [Admin(ValueRef.parse(str(context.who)))] if isinstance(context.who, KeyHolder) else []
+    """The owner that is named, or whoever asks."""
+    return own_administrators(context) if owner is None else [checked_owner(context, owner)]
 
 
 def _never(_seconds: float) -> None:

@@ -7,6 +7,7 @@ client that replaces the prefix handle touches it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
@@ -20,6 +21,7 @@ from perseid.records.admin import AdminPermission
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
+from . import case_rule
 from .authority_metadata import TypeDefinition, definitions
 from .compose import compose
 from .context import Context, Plan, check_indexes
@@ -65,7 +67,7 @@ class AddNamespace:
         if entry is not None and entry.why != BY_DEFAULT:
             reason = f"there is a namespace {shown(self.prefix)} already"
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
-        keeps_keys = _check_fits(context, self.prefix, self.policy)
+        fits = _check_fits(context, self.prefix, self.policy)
         context.facts.assume(self.prefix, self.policy)
         action = Action.CREATE if entry is None else Action.UPDATE
         drafts = [policy_draft(context, self.prefix, self.policy, action)]
@@ -76,7 +78,7 @@ class AddNamespace:
         types, elsewhere = self._types(context)
         drafts += types
         return _plan(
-            context, self.prefix, keeps_keys, drafts, lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere)
+            context, self.prefix, fits, drafts, lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere)
         )
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
@@ -118,9 +120,11 @@ class SetPolicy:
 
     prefix: str
     policy: Policy
+    change_case: bool = False
+    """Whether the case rule may become another one, with all names there are (H5): see `case_rule`."""
 
     def decide(self, context: Context) -> Plan[Namespace]:
-        """Whoever administers the server, or may change the administrators of the prefix; the case rule stays (H5)."""
+        """Whoever administers the server, or may change the administrators of the prefix."""
         checked_prefix(self.prefix)
         prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"
         action = f"set the policy of {shown(self.prefix)}"
@@ -130,56 +134,61 @@ class SetPolicy:
             reason = f"{shown(self.prefix)} is not homed here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
         entry = context.facts.entry(record_key(policy_name(self.prefix)))
-        keeps_keys = _check_fits(context, self.prefix, self.policy)
+        fits = _check_fits(context, self.prefix, self.policy, change_case=self.change_case)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
             return Plan(lambda _: Namespace(self.prefix, self.policy, entry.seq), reason=context.reasons[-1])
         made = Action.CREATE if entry is None else Action.UPDATE
         draft = policy_draft(context, self.prefix, self.policy, made)
-        return _plan(context, self.prefix, keeps_keys, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
+        return _plan(context, self.prefix, fits, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
 
 
-def _check_fits(context: Context, prefix: str, policy: Policy) -> bool:
-    """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5).
+class _Fits(Enum):
+    """How the names of a namespace are found under another policy."""
 
-    Whether records, if there were any, would be found under it as before.
-    """
+    AS_BEFORE = "as before"
+    IF_EMPTY = "if there are none"
+    MOVED = "under other keys, to which they are moved"
+
+
+def _check_fits(context: Context, prefix: str, policy: Policy, *, change_case: bool = False) -> _Fits:
+    """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5)."""
     if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
         raise Refused.by_policy(refusals)
     try:
         before = context.facts.policy(prefix)
     except Refused:
-        return True  # it cannot be read, and this one takes its place
+        return _Fits.AS_BEFORE  # it cannot be read, and this one takes its place
     finds_alike = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
     entry = context.facts.entry(record_key(policy_name(prefix)))
-    if entry is not None and entry.why != BY_DEFAULT and (refusals := before.may_change_to(policy)):
+    is_chosen = entry is not None and entry.why != BY_DEFAULT
+    if is_chosen and not change_case and (refusals := before.may_change_to(policy)):
         raise Refused.by_policy(refusals)
-    if before.case is policy.case and finds_alike:
-        return True
-    if context.facts.reading.names(*_names_under(prefix), 1):
+    if finds_alike and case_rule.keeps_keys(before, policy):
+        return _Fits.AS_BEFORE
+    if finds_alike and change_case:
+        return _Fits.MOVED
+    if context.facts.reading.names(*case_rule.names_under(prefix), 1):
         raise _has_records(prefix, before)
-    return False
+    return _Fits.IF_EMPTY
 
 
 def _plan(
-    context: Context, prefix: str, keeps_keys: bool, drafts: Sequence[Draft], answer: Callable[[int], Namespace]
+    context: Context, prefix: str, fits: _Fits, drafts: Sequence[Draft], answer: Callable[[int], Namespace]
 ) -> Plan[Namespace]:
-    """The plan for a policy. Where it changes how names are found, there must be none until the very commit."""
+    """The plan for a policy. Where names would not be found as before, they are moved, or there must be none."""
     fixed = tuple(drafts)
-    if keeps_keys:
+    if fits is _Fits.AS_BEFORE:
         return Plan(answer, fixed, reason=context.reasons[-1])
+    if fits is _Fits.MOVED:
+        return Plan(answer, make=case_rule.moving(context, prefix, fixed[0]), reason=context.reasons[-1])
     before = context.facts.rules.default_policy if context.facts.is_assumed(prefix) else context.facts.policy(prefix)
 
     def make(lender: Lender) -> Sequence[Draft]:
-        if lender.any_between(*_names_under(prefix)):
+        if lender.any_between(*case_rule.names_under(prefix)):
             raise _has_records(prefix, before)
         return fixed
 
     return Plan(answer, make=make, reason=context.reasons[-1])
-
-
-def _names_under(prefix: str) -> tuple[bytes, bytes]:
-    first = record_key(f"{prefix}/")
-    return first, first[:-1] + b"0"
 
 
 def _has_records(prefix: str, before: Policy) -> Refused:

@@ -14,6 +14,7 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.names import Handle, InvalidName, prefixes
 from perseid.names.characters import fold
+from perseid.names.errors import quoted
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
@@ -46,7 +47,7 @@ class Create:
 
     def decide(self, context: Context) -> Plan[Changed]:
         """§16.2: responsibility, name, indexes, existence, identity, right, policy."""
-        held = context.own(self.handle)
+        held = context.own(self.handle, new=not self.overwrite)
         context.registrable(held)
         check_indexes(self.values)
         if held.exists and not held.is_public:
@@ -276,7 +277,13 @@ def require_living(held: Held, wanted: Sequence[Value]) -> None:
         lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in says[:2]} - kept
         if lost or not all(demands.is_admin(value) or fold(value.type) in allowed for value in changed):
             reason = f"{shown(held.asked)} has a tombstone: what it stood for is gone"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "revive it first, if the thing has come back", "S8")
+            advice = f"if the thing has come back, take the tombstone away first: {revival(held)}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
+
+
+def revival(held: Held) -> str:
+    """The command that takes a tombstone away."""
+    return f"perseid tombstone {quoted(str(held.handle))} --undo"
 
 
 def already_exists(held: Held) -> Refused:

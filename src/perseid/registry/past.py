@@ -27,7 +27,7 @@ from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import ResponseCode
 
-from . import demands
+from . import demands, eras
 from .authorisation import authorise, may_read
 from .context import Context, not_found
 from .demands import Demand, Differences, Membership, Role, shown
@@ -193,7 +193,7 @@ class Past:
         self._facts = facts
         runs_server = may(facts, who, SEE_ALL)
         if fold(handle.prefix) == SITE_PREFIX and runs_server:
-            self.held = _own_record(facts, handle)
+            self.held = own_record(facts, handle)
             self.reads = True  # policies and homed prefixes are the server administrators' own
         else:
             self.held = Context(facts, who, "read", 0).own(handle, refer=refer)
@@ -207,15 +207,15 @@ class Past:
         """The versions that may be seen, newest first. With `before`, later ones may be left out, where that saves
         anything.
         """
-        reading, key = self._facts.reading, self.held.key
         if self.reads:
-            entries = reading.history(key) if before is None else reading.history(key, before - 1)
+            facts, held = self._facts, self.held
+            entries = eras.history(facts, held) if before is None else eras.history(facts, held, before - 1)
             return (Seen(entry, _readable(entry)) for entry in entries)
-        return self._unveiled(reading.history(key))
+        return self._unveiled(eras.history(self._facts, self.held))
 
     def version_at(self, seq: int) -> Seen:
         """The version after an entry of the ledger; refused if there was none, or none that may be seen."""
-        entry = self._facts.reading.as_of(self.held.key, seq)
+        entry = eras.as_of(self._facts, self.held, seq)
         wanted = 0 if entry is None else entry.seq
         # Where the past is not shown, that there was nothing yet is not told either.
         for seen in self.versions(wanted + 1) if wanted or not self.held.policy.show_past else ():
@@ -289,7 +289,7 @@ def public_action(entry: Entry, *, follows: bool) -> Action:
     return Action.UPDATE if follows else Action.CREATE
 
 
-def _own_record(facts: Facts, handle: Handle) -> Held:
+def own_record(facts: Facts, handle: Handle) -> Held:
     """A record of the installation itself."""
     key = record_key(str(handle))
     entry = facts.entry(key)

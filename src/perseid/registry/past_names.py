@@ -12,24 +12,24 @@ so that a page's end does not give away a name.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.reading import Reading
-from perseid.names import Handle
+from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.wire.codes import OpCode, ResponseCode
 
-from . import demands
+from . import demands, eras
 from .authorisation import authorise
 from .demands import Demand, shown
-from .facts import SITE_PREFIX, Facts
+from .facts import SITE_PREFIX, Facts, Held
 from .identity import Identity, LocalOperator
 from .namespaces import homed_prefixes
-from .past import DEFAULT_PAGE, SEE_ALL, may, page_size, public_action
+from .past import DEFAULT_PAGE, SEE_ALL, may, own_record, page_size, public_action
 from .policy import Policy
 from .policy_keys import Who
 from .results import Refused
@@ -158,6 +158,7 @@ def list_handles(
         raise Refused.by_decision(decision)
     administers = may(facts, who, _demand(prefix))
     limit = page_size(limit)
+    is_exact = facts.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
     first = _behind(facts.reading, after, first, end)
     found: list[Listed] = []
     last, more, scanned = after, True, 0
@@ -168,7 +169,9 @@ def list_handles(
         scanned += len(entries)
         for place, entry in enumerate(entries, 1):
             last, first = entry.seq, entry.key + b"\0"
-            if is_public(entry.state) or (administers and (deleted or entry.state is not State.ABSENT)):
+            # An absent one with the other rule ends a key of another era.
+            is_one = entry.state is not State.ABSENT or (deleted and entry.exact == is_exact)
+            if is_public(entry.state) or (administers and is_one):
                 found.append(Listed(entry.handle, entry.state, entry.seq))
             if len(found) == limit:
                 more = more or place < len(entries)
@@ -230,7 +233,10 @@ class _Sight:
 
     def shows(self, entry: Entry, right: _Right) -> bool:
         """Whether an entry may be seen in the log."""
-        return right.lists and (right.administers or (self._known(entry, right) and self._is_known_today(entry, right)))
+        if not right.lists or right.administers:
+            return right.lists
+        is_told = not eras.ends_a_key(self._facts, entry)
+        return is_told and self._known(entry, right) and self._is_known_today(entry, right)
 
     def logged(self, entry: Entry, right: _Right) -> Logged:
         """An entry as it may be told."""
@@ -243,11 +249,13 @@ class _Sight:
 
     def altered(self, entry: Entry, right: _Right, earlier: int, later: int) -> Altered | None:
         """The record of an entry, if this is its first change between the moments and what it became may be seen."""
-        reading = self._facts.reading
-        before = reading.as_of(entry.key, entry.seq - 1)
+        if eras.ends_a_key(self._facts, entry):
+            return None
+        held = self._held(entry)
+        before = eras.as_of(self._facts, held, entry.seq - 1)
         if before is not None and before.seq > earlier:
             return None  # told already, with the record's first change
-        after = reading.as_of(entry.key, later) or entry
+        after = eras.as_of(self._facts, held, later) or entry
         if not self.shows(after, right):
             return None
         if before is not None and not (right.administers or (right.shows_past and self._known(before, right))):
@@ -256,6 +264,16 @@ class _Sight:
         if state is State.ABSENT and after.state is State.ABSENT and not right.administers:
             return None
         return Altered(after.handle, seq, after.seq, state, after.state, after.at)
+
+    def _held(self, entry: Entry) -> Held:
+        """The record of an entry, as it is today."""
+        name = Handle.keepable(entry.handle)
+        if fold(name.prefix) == SITE_PREFIX:
+            return own_record(self._facts, name)
+        try:
+            return self._facts.held(name)
+        except Refused:  # its policy cannot be read; who runs the server sees it all the same
+            return replace(own_record(self._facts, name), key=entry.key, exact=entry.exact)
 
     # What the public knows
 
@@ -270,7 +288,7 @@ class _Sight:
 
     def _is_known_today(self, entry: Entry, right: _Right) -> bool:
         """Whether the public may still be told of an entry."""
-        latest = self._facts.reading.record(entry.key) or entry
+        latest = self._held(entry).entry or entry
         return (right.shows_past or latest.seq == entry.seq) and self._known(latest, right)
 
     def _follows(self, entry: Entry) -> bool:
@@ -279,7 +297,7 @@ class _Sight:
 
     def _steps_back(self, entry: Entry) -> Iterator[Entry]:
         """A few versions of the record before an entry, newest first."""
-        steps = self._facts.reading.history(entry.key, entry.seq - 1)
+        steps = eras.history(self._facts, self._held(entry), entry.seq - 1)
         return (step for step, _ in zip(steps, range(_MAX_STEPS), strict=False))
 
 

@@ -4,6 +4,8 @@ What belongs in it is made in a folder of its own and put into place when it is 
 there yet, that folder stands beside it and becomes it, in one step. Where it exists and is empty, a folder beside it
 may be impossible to make or to exchange (it may be a volume of a container, or the one place where a service may
 write), so the folder stands inside, and what is in it moves up.
+
+Also what holds for single files of it: who may read them, and how one takes the place of another.
 """
 
 import os
@@ -12,11 +14,22 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from perseid.ledger.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
+from perseid.ledger.errors import LedgerError
 from perseid.names.errors import quoted
 
+OTHERS_WRITE: Final = 0o022
+OTHERS_READ: Final = 0o077
+"""Rights that others must not have, for `check_rights`."""
+
 _MAX_LISTED = 3  # of the files that are in the way
+_UNFINISHED = ".new"
+
+
+class InstallationProblem(LedgerError):
+    """An installation cannot be made or opened; the message says what to do."""
 
 
 @contextmanager
@@ -84,6 +97,26 @@ def write(path: Path, octets: bytes) -> None:
         file.write(octets)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, octets: bytes) -> None:
+    """Put a file into the place of another, or where none was: whoever looks finds the old one or the new one, whole.
+
+    It is on the disk when this returns. What an interrupted attempt has left is written over.
+    """
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished.unlink(missing_ok=True)
+    write(unfinished, octets)
+    unfinished.replace(path)
+    sync_directory(path.parent)
+
+
+def check_rights(path: Path, forbidden: int) -> None:
+    """Refuse a file that others may write, or read."""
+    mode = path.stat().st_mode & 0o777
+    if mode & forbidden:
+        doing = "write to" if mode & OTHERS_WRITE else "read"
+        raise InstallationProblem(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
 
 
 def _check_empty(directory: Path, mark: str) -> None:

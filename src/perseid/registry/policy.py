@@ -11,13 +11,16 @@ with the code that a protocol has for it, is the caller's part.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import zip_longest
 from typing import Any, Final, Self
 
 from perseid.names import PROFILE_CASE_RULES, CaseRule, CordraName, Handle, InvalidName, Scheme, load_scheme
 from perseid.names.allocator import DEFAULT_MAX_AHEAD, STRICT_CLOCK
 from perseid.names.characters import fold
-from perseid.names.errors import quoted
+from perseid.names.errors import quoted, show
+from perseid.names.normal import nfc
 from perseid.names.pattern import Pattern
+from perseid.names.scripts import mixture
 from perseid.records import Admin, TypeQuery, Value, ValueRef
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import DEFAULT_TTL
@@ -82,6 +85,8 @@ class Policy:
     scheme: str = FREE
     scheme_options: Options = ()
     case: CaseRule = CaseRule.SENSITIVE
+    nfc: bool = False
+    single_script: bool = False
     max_ahead: int = DEFAULT_MAX_AHEAD
     strict_clock: bool = False
     who_may_mint: Who = Who.ADMINISTRATORS
@@ -214,7 +219,9 @@ class Policy:
         return name.bare, name.query, name.fragment
 
     def check_name(self, handle: Handle) -> list[Refusal]:
-        """What the policy has against registering a legal name: not of the scheme (P8), or with a query (C5)."""
+        """What the policy has against registering a name: not of the scheme (P8), with a query (C5), or with letters
+        that are not what they seem.
+        """
         bare, query, fragment = self.lookup_form(handle)
         if query is not None or fragment is not None:
             message = f"{quoted(str(handle))} has a query or fragment, which belongs to a look-up (rule C5)"
@@ -230,7 +237,23 @@ class Policy:
         except InvalidName as problem:
             remedy = "Let the service make the suffix (perseid mint), or give one that follows the scheme."
             return [self._refusal(Subject.NAME, "scheme", str(problem), remedy)]
-        return []
+        return [] if handle.suffix.isascii() else self._check_letters(handle)
+
+    def _check_letters(self, handle: Handle) -> list[Refusal]:
+        """What the policy has against the letters of a suffix; those of the prefix are not the namespace's affair."""
+        refusals = []
+        if self.nfc and (composed := nfc(handle.suffix)) != handle.suffix:
+            at = next(count for count, pair in enumerate(zip_longest(handle.suffix, composed)) if pair[0] != pair[1])
+            place = len(handle.prefix) + 1 + at + 1
+            message = f"{quoted(str(handle))} is not in Unicode's normal form C, from character {place} on"
+            refusals.append(self._refusal(Subject.NAME, "nfc", message, _composed_remedy(handle, composed)))
+        if self.single_script and (mixed := mixture(handle.suffix)) is not None:
+            place = len(handle.prefix) + 1 + mixed.position + 1
+            what = f"character {place}, {show(handle.suffix[mixed.position])}, is {mixed.script}"
+            message = f"{quoted(str(handle))} mixes scripts: {what}, and what stands before it is {mixed.before}"
+            remedy = "Write the suffix in one script; digits and signs go with every one."
+            refusals.append(self._refusal(Subject.NAME, "single_script", message, remedy))
+        return refusals
 
     def check_values(self, values: Iterable[Value], *, complete: bool = True) -> list[Refusal]:
         """What the policy has against the values of a record. Names that are reserved or have a tombstone are not
@@ -241,13 +264,15 @@ class Policy:
             indexes.setdefault(value.type, []).append(value.index)
         refusals = []
         for type_, held in indexes.items():
-            message = f"{_values(held)} of the type {quoted(type_)}"
-            if self._forbidden.finds(type_):
+            if self.forbidden_types and self._forbidden.finds(type_):
+                key = "forbidden_types"
                 remedy = "Leave it out, or keep what it says under a type that is not forbidden."
-                refusals.append(self._refusal(Subject.VALUES, "forbidden_types", message, remedy))
             elif self.allowed_types and not self._allowed.finds(type_):
-                remedy = "Leave it out, or use one of these types."
-                refusals.append(self._refusal(Subject.VALUES, "allowed_types", message, remedy))
+                key, remedy = "allowed_types", "Leave it out, or use one of these types."
+            else:
+                continue
+            message = f"{_values(held)} of the type {quoted(type_)}"
+            refusals.append(self._refusal(Subject.VALUES, key, message, remedy))
         for query in self.required_types if complete else ():
             if not any(map(TypeQuery((query,)).finds, indexes)):
                 message = f"no value is of the type {quoted(query)}"
@@ -266,7 +291,7 @@ class Policy:
         if new.case is self.case:
             return []
         message = f"{new.line('case')} would change what was fixed when the namespace was made (rule H5)"
-        remedy = "Leave it as it is; it changes only while no two names collide, by an operation of its own."
+        remedy = "Leave it as it is; or, if no two names become one by it, say that it is meant: --change-case."
         return [self._refusal(Subject.POLICY, "case", message, remedy)]
 
     def _refusal(self, subject: Subject, key: str, message: str, remedy: str) -> Refusal:
@@ -324,6 +349,15 @@ PROFILES: Final[Mapping[str, Policy]] = {
 
 def _under(administrator: ValueRef, prefix: str) -> ValueRef:
     return replace(administrator, handle=administrator.handle.replace(PREFIX_MARK, prefix))
+
+
+def _composed_remedy(handle: Handle, composed: str) -> str:
+    try:
+        name = str(Handle.parse(f"{handle.prefix}/{composed}"))
+    except InvalidName:  # a few characters have their normal form where no name can have it
+        return "Choose other characters."
+    escaped = ascii(name)  # the two look alike, so that the codes have to tell
+    return f"Register {name}, which is {escaped}."
 
 
 def _values(indexes: list[int]) -> str:

@@ -71,7 +71,17 @@ KEYS: Final[Mapping[str, Key]] = {
     "scheme_options": Key(NamedOptions(), "Options of the scheme, such as { version = 1 } for cordra and uuid."),
     "case": Key(
         Choice(CaseRule),
-        "Whether a and A are two letters in a suffix (path: only after ? and #). Fixed when the namespace is made.",
+        "Whether a and A are two letters in a suffix (path: only after ? and #). It changes only while no two names "
+        "collide.",
+    ),
+    "nfc": Key(
+        Flag(),
+        "Whether suffixes are in Unicode's normal form C: then no two look alike because an accent is written apart.",
+    ),
+    "single_script": Key(
+        Flag(),
+        "Whether a suffix is written in one script: then no Cyrillic letter passes for a Latin one. Digits and signs "
+        "go with every script.",
     ),
     "max_ahead": Key(Number(0, MAX_LEAD), "How many milliseconds names made from the time may run ahead of the clock."),
     "strict_clock": Key(

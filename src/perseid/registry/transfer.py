@@ -29,7 +29,7 @@ from perseid.wire.codes import ResponseCode
 from . import demands
 from .authority_metadata import first_readable, name_key, of_type, read_stored_party
 from .compose import compose
-from .context import FIRST_ADMIN_INDEX, Context, Plan, not_found, still_reserved
+from .context import Context, Plan, administrators, not_found, still_reserved
 from .demands import Demand, Differences, Membership, Need, Role, addition, is_admin, shown
 from .facts import Held
 from .facts import of_type as of_base_type
@@ -183,13 +183,6 @@ def checked_owner(context: Context, owner: ValueRef) -> Admin:
     return admin
 
 
-def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
-    """HS_ADMIN values for a record that has the given ones."""
-    taken = {value.index for value in values}
-    free = (index for index in range(FIRST_ADMIN_INDEX, 1 << 31) if index not in taken)
-    return [Value(next(free), HS_ADMIN, admin.to_bytes(), ttl=policy.default_ttl) for admin in admins]
-
-
 def makers_of(context: Context, prefix: str) -> list[Admin]:
     """Those who may make names under a prefix, as owners of names that nobody else is named for."""
     found = []
@@ -233,8 +226,8 @@ class _Page:
         looked_at = 0
         for entry in page:
             held = context.facts.held(Handle.keepable(entry.handle))
-            if not held.exists or not context.facts.is_responsible(held.handle):
-                continue
+            if held.key != entry.key or not held.exists or not context.facts.is_responsible(held.handle):
+                continue  # what stands under another key ends that of another era
             looked_at += 1
             values = _handed_over(context, held, owner)
             if values is not None:

@@ -1,0 +1,175 @@
+"""`perseid resolve`: what a name stands for, or stood for at a time, and what it says about itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from perseid.ledger.entry import State
+from perseid.records.json_form import record_to_json
+from perseid.records.plain import JsonObject
+from perseid.records.record import Record
+from perseid.records.times import to_iso
+from perseid.records.value import Value
+from perseid.registry.about import authority_of
+from perseid.registry.aliases import followed
+from perseid.registry.authority_metadata import AuthorityMetadata
+from perseid.registry.context import Context
+from perseid.registry.past import as_of, moment
+from perseid.registry.resolving import Query
+from perseid.registry.resolving import resolve as resolved
+from perseid.registry.results import Resolved
+
+from ._output import AsJson, hint, print_json
+from ._place import DOOR, ActingAs, Directory, Name, Place, asked_for, opened
+from ._values import printable, shown_data
+
+_MICROSECOND: Final = 1_000_000
+
+_WORDS: Final = {
+    State.TOMBSTONE: "a tombstone: the thing is gone",
+    State.UNPUBLISHED: "not published: everybody else finds nothing",
+    State.RESERVED: "reserved: it stands for nothing yet",
+}
+
+
+def resolve(  # noqa: PLR0913 - options
+    handle: Name,
+    *,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only values of this type; with a dot behind it also all below."),
+    ] = None,
+    index: Annotated[list[int] | None, typer.Option("--index", metavar="INDEX", help="Only this value.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME|SEQ", help="What it was at a time, or after an entry.")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Also what not everybody may see, if you may see it.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Of an alias: what the name stands for to which it leads.")
+    ] = False,
+    authority: Annotated[
+        bool, typer.Option("--authority", help="Since when the identifier exists, who created it and who owns it.")
+    ] = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a name stands for: one value a line, with its index, its type and its data.
+
+    With `--at` you see what it stood for then; cite the number of the entry, and the answer stays the same for ever.
+    Both options `--type` and `--index` may be repeated, and find the values of all of them. With `--follow` a name that
+    is an alias is taken for the one to which it leads.
+
+    For example:
+        perseid resolve 102.100.272/8RBZF0DQH
+        perseid resolve 102.100.272/2RDV0T0QH --authority
+        perseid resolve http://resolver.net.au/hdl/102.100.272/8RBZF0DQH --type DESC --index 100
+        perseid resolve hdl:2000.01/EEF4DF17361A42E2B975E554663B70C3 --at 30 --json
+    """
+    reference = asked_for(handle)
+    query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
+    if authority and at is not None:
+        raise typer.BadParameter("it is told of the present only", param_hint="--authority")
+    with opened(directory, acting_as) as place:
+        found = _find(place, query, at, follow=follow, authority=authority)
+    record = found.resolved
+    tail = {
+        "query": reference.query if record.query is None else record.query,
+        "fragment": reference.fragment if record.fragment is None else record.fragment,
+    }
+    told = {what: text for what, text in tail.items() if text is not None}
+    if json:
+        _print_json(found, told, follow=follow, authority=authority)
+        return
+    if authority:
+        _print_authority(found.authority)
+    else:
+        _print_values(record.values)
+    _hints(found, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found under a name."""
+
+    resolved: Resolved
+    entry: int | None
+    """The last entry of the ledger at the moment that was asked for; None is now."""
+    aliases: tuple[str, ...]
+    """The names that led to it."""
+    authority: AuthorityMetadata | None
+
+
+def _find(place: Place, query: Query, at: str | None, *, follow: bool, authority: bool) -> _Found:
+    with place.registry.facts() as facts:
+        entry = None if at is None else moment(facts.reading, at, place.registry.ledger.log.clock.now())
+        aliases: tuple[str, ...] = ()
+        if follow:
+            chain = followed(facts, query.handle, entry).chain
+            if len(chain) > 1:
+                aliases, query = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
+        if entry is None:
+            record = resolved(query, Context(facts, place.who, DOOR, place.registry.now()))
+        else:
+            record = as_of(facts, place.who, query, entry).resolved
+        said = authority_of(facts, facts.held(query.handle)) if authority else None
+    return _Found(record, entry, aliases, said)
+
+
+def _print_json(found: _Found, tail: dict[str, str], *, follow: bool, authority: bool) -> None:
+    record = found.resolved
+    plain: JsonObject = record_to_json(Record(record.handle, record.values))
+    if record.state is not State.NORMAL:
+        plain["state"] = record.state.name.lower()
+    plain |= tail
+    if found.entry is not None:
+        plain |= {"asOf": found.entry, "seq": record.seq, "changed": _time(record.at)}
+    if follow:
+        plain["aliases"] = list(found.aliases)
+    if authority:
+        plain["authority"] = None if found.authority is None else found.authority.to_json()
+    print_json(plain)
+
+
+def _print_authority(said: AuthorityMetadata | None) -> None:
+    if said is None:
+        hint("The policy of its namespace does not ask records to say who is behind them.")
+        return
+    for what, moment_ in (("created", said.created), ("updated", said.updated)):
+        typer.echo(f"{what}  {'not known' if moment_ is None else to_iso(moment_)}")
+    for what, party in (("creator", said.creator), *[("owner", owner) for owner in said.owners]):
+        text = "not known" if party is None else f"hdl:{printable(str(party.handle))}"
+        remark = "" if party is None or party.verified else "  (not verified: it belongs to another service)"
+        typer.echo(f"{what:<7}  {text}{remark}")
+
+
+def _hints(found: _Found, tail: dict[str, str]) -> None:
+    record = found.resolved
+    if found.aliases:
+        hint(f"{printable(found.aliases[0])} is another name for {printable(str(record.registered))}.")
+    if record.state is not State.NORMAL:
+        hint(f"The name is {_WORDS[record.state]}.")
+    for what, text in tail.items():
+        hint(f"The {what} is for whoever serves the thing: {printable(text)}")
+    if found.entry is not None:
+        hint(f"As of entry {found.entry}; the record is that of entry {record.seq} ({_time(record.at)}).")
+
+
+def _print_values(values: tuple[Value, ...]) -> None:
+    wide = max(len(str(value.index)) for value in values)
+    types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
+    for value, type_ in zip(values, types, strict=True):
+        typer.echo(f"{value.index:>{wide}}  {type_:<{max(map(len, types))}}  {shown_data(value)}")
+
+
+def _time(microseconds: int) -> str:
+    moment_ = datetime.fromtimestamp(microseconds / _MICROSECOND, UTC)
+    return moment_.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"resolve": resolve}

@@ -1,0 +1,105 @@
+"""`perseid serve`: answer over the network.
+
+The command looks at the settings and then becomes the supervisor, which is small and stays so: nothing that the command
+line has loaded stays in memory.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perseid.registry.config import FILE_NAME, Config
+from perseid.registry.config_keys import MAX_RESOLVERS, variable_of
+from perseid.registry.installation import NoInstallation
+from perseid.serve.supervisor import Plan
+
+from . import installations
+from ._output import AsJson
+from ._place import Directory, directory_of
+
+LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
+STOP: Final = "Stop with Ctrl-C."
+
+_TRY = """
+What to try, in another terminal:
+
+    perseid list 102.100.272{option}
+    perseid resolve 102.100.272/D7J1G0DQH{option}
+    perseid mint 102.100.272 --url https://example.org/new{option}
+    perseid history 102.100.272/D7J1G0DQH{option}
+"""
+
+
+def serve(
+    *,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: is every address.")
+    ] = None,
+    native_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65_535, help="Of the native protocol, UDP and TCP; 0 is any free one."),
+    ] = None,
+    resolvers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=MAX_RESOLVERS, help="Processes that answer UDP; 0 is one for each core."),
+    ] = None,
+    init_demo: Annotated[
+        bool, typer.Option("--init-demo", help="Make the demonstration first, if there is no installation yet.")
+    ] = False,
+    accept_clock: Annotated[
+        bool, typer.Option("--accept-clock", help="Take the clock as it stands, after you have looked at it.")
+    ] = False,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Answer over the native protocol until stopped.
+
+    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads settings, keys and site information again. Options go before
+    the settings of the installation. With --json one line tells when and where it is ready.
+
+    For example:
+        perseid serve
+        perseid serve --host 0.0.0.0 --resolvers 4
+        perseid serve -d trial --init-demo --native-port 0 --json
+    """
+    target = directory_of(directory).resolve()
+    _override({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
+    if init_demo and not (target / FILE_NAME).exists():
+        installations.init(target, demo=True, json=json)
+    if not (target / FILE_NAME).is_file():
+        raise NoInstallation(target)
+    found = Config.load(target, os.environ)
+    plan = Plan(
+        directory=str(target),
+        host=found.native_host,
+        port=found.native_port,
+        resolvers=found.server_resolvers or len(os.sched_getaffinity(0)),
+        accept_clock=accept_clock,
+        log_format=found.log_format.value,
+        log_level=found.log_level,
+        as_json=json,
+        welcome=(LISTENING, *(_suggestions(target) if init_demo else ()), STOP),
+    )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "perseid.serve.supervisor", plan.to_json()])  # noqa: S606 - ours
+
+
+def _override(options: dict[str, str | int | None]) -> None:
+    """Options are settings for all processes of the server: its environment carries them."""
+    for name, value in options.items():
+        if value is not None:
+            os.environ[variable_of(name)] = str(value)
+
+
+def _suggestions(target: Path) -> tuple[str, ...]:
+    default = directory_of(None).resolve()
+    option = "" if target == default else f" -d {target}"
+    # Braces in a path are not places for host and port.
+    return tuple(_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines())
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"serve": serve}

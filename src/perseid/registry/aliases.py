@@ -1,0 +1,127 @@
+"""Other names for a thing: where HS_ALIAS values lead.
+
+Each name is found by the rules of its own namespace, all of them in one state of the ledger, or as they were at one
+moment. Only public values of public records count, and of the past only what everybody may still see. Of several
+aliases the one with the lowest index is followed.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from perseid.names import Handle
+from perseid.names.characters import fold
+from perseid.records import interpret_as
+from perseid.records.record import ascending
+from perseid.records.texts import Alias
+from perseid.records.types import HS_ALIAS
+from perseid.records.value import Value
+from perseid.wire.codes import ResponseCode
+
+from .demands import shown
+from .facts import SITE_PREFIX, Facts, of_type
+from .identity import Anonymous
+from .past import as_of
+from .resolving import Query
+from .results import Refused
+
+MAX_ALIASES: Final = 10
+"""How many aliases are followed. People make one, or two when names were merged; more is a mistake or a trap."""
+
+
+class End(Enum):
+    """How following aliases ended."""
+
+    FOUND = "found"
+    """At a record that is no alias."""
+    NOT_FOUND = "not found"
+    """At a name of this server without a record that everybody may see."""
+    ELSEWHERE = "elsewhere"
+    """At a name that another service answers for: ask there."""
+    LOOP = "loop"
+    """At a name that was met before."""
+    TOO_LONG = "too long"
+    """At an alias that is one too many."""
+    UNREADABLE = "unreadable"
+    """At an alias whose data is no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Where aliases lead."""
+
+    chain: tuple[Handle, ...]
+    """The names in the order in which they were met, the one asked for first and that of the end last."""
+    end: End
+
+    @property
+    def last(self) -> Handle:
+        """The name at the end."""
+        return self.chain[-1]
+
+
+def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> Followed:
+    """Follow aliases, now or as of an entry of the past (see `past.moment`)."""
+    chain: list[Handle] = []
+    met: set[bytes] = set()
+    while True:
+        if fold(handle.prefix) == SITE_PREFIX:
+            return Followed((*chain, handle), End.NOT_FOUND)
+        if not facts.is_responsible(handle):
+            return Followed((*chain, handle), End.ELSEWHERE)
+        held = facts.held(handle)
+        chain.append(held.handle)
+        if held.key in met:
+            return Followed(tuple(chain), End.LOOP)
+        met.add(held.key)
+        values = _public_values(facts, handle, at)
+        if values is None:
+            return Followed(tuple(chain), End.NOT_FOUND)
+        aliases = ascending(of_type(values, HS_ALIAS))
+        if not aliases:
+            return Followed(tuple(chain), End.FOUND)
+        target = _target(aliases[0])
+        if target is None:
+            return Followed(tuple(chain), End.UNREADABLE)
+        if len(chain) > limit:
+            return Followed(tuple(chain), End.TOO_LONG)
+        handle = target
+
+
+def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
+    """Follow aliases to the record that the name means in the end; refused if there is none here."""
+    found = follow_aliases(facts, handle, at)
+    if found.end is End.FOUND or (found.end is End.NOT_FOUND and len(found.chain) == 1):
+        return found  # of a name that is no alias there is nothing to tell but what resolving tells
+    way = f"{shown(handle)} is another name"
+    if found.end is End.NOT_FOUND:
+        reason = f"{way} for {shown(found.last)}, of which there is no record"
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
+    if found.end is End.ELSEWHERE:
+        if len(found.chain) == 1:
+            return found
+        reason = f"{way} for {shown(found.last)}, which another service answers for"
+        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {shown(found.last.prefix)}", "S2")
+    why = {
+        End.LOOP: f"{way} in a circle: {shown(found.last)} leads back to itself",
+        End.TOO_LONG: f"{way}, and behind {shown(found.last)} the aliases go on; {MAX_ALIASES} are followed",
+        End.UNREADABLE: f"the alias of {shown(found.last)} is no name",
+    }
+    raise Refused(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
+
+
+def _public_values(facts: Facts, handle: Handle, at: int | None) -> tuple[Value, ...] | None:
+    """What everybody may see of a name; None if that is nothing, not even that it exists."""
+    if at is None:
+        held = facts.held(handle)
+        return tuple([value for value in held.values if value.is_public]) if held.is_public else None
+    try:
+        return as_of(facts, Anonymous(), Query(handle, refer=False), at).resolved.values
+    except Refused as refused:
+        return () if refused.code is ResponseCode.VALUES_NOT_FOUND else None
+
+
+def _target(alias: Value) -> Handle | None:
+    """The name that an alias gives."""
+    name = interpret_as(alias, Alias)
+    return None if name is None else name.handle

@@ -1,0 +1,11 @@
+"""Commands in this process look at no port: tests run beside each other, and perhaps beside a server."""
+
+import pytest
+
+from perseid.cli import _site_checks
+from perseid.serve.ports import Looked
+
+
+@pytest.fixture(autouse=True)
+def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_site_checks, "look", lambda *_: Looked())

@@ -1,0 +1,78 @@
+"""`resolve`: aliases followed, and what a name says about itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, refused, site
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    made = site(tmp_path, "--prefix", "12345")
+    made.ok("create 12345/x --url https://example.org/a")
+    made.ok("create 12345/other --value HS_ALIAS=12345/X")
+    return made
+
+
+def test_an_alias_is_shown_or_followed(here: Site) -> None:
+    assert "HS_ALIAS" in here.ok("resolve 12345/other").out
+    done = here.ok("resolve 12345/Other --follow --type URL")
+    assert done.out == "1  URL  https://example.org/a\n"
+    assert done.err == "12345/other is another name for 12345/x.\n"
+    found = here.ok("resolve 12345/other --follow --json").json
+    assert (found["handle"], found["aliases"]) == ("12345/x", ["12345/other"])
+    assert here.ok("resolve 12345/x --follow --json").json["aliases"] == []
+
+
+def test_an_alias_is_followed_as_it_was(here: Site) -> None:
+    then = here.ok("history 12345/other --json").json["versions"][0]["seq"]
+    here.ok("create 12345/y --url https://example.org/y")
+    here.ok("set 12345/other HS_ALIAS=12345/y")
+    assert "example.org/y" in here.ok("resolve 12345/other --follow").out
+    assert "example.org/a" in here.ok(f"resolve 12345/other --follow --at {then}").out
+
+
+def test_where_an_alias_leads_nowhere_that_is_said(here: Site) -> None:
+    here.ok("create 12345/lost --value HS_ALIAS=12345/none")
+    here.ok("create 12345/away --value HS_ALIAS=99/x")
+    here.ok("create 12345/circle --value HS_ALIAS=12345/circle")
+    refused(here("resolve 12345/lost --follow"), "for 12345/none, of which there is no record", code=3)
+    refused(here("resolve 12345/away --follow"), "Ask the service of 99", code=3)
+    refused(here("resolve 12345/circle --follow"), "leads back to itself", code=1)
+    refused(here("resolve 12345/none --follow"), "there is no record of 12345/none", code=3)
+
+
+def test_a1_a_name_says_since_when_it_exists_and_who_is_behind_it(demo: Site) -> None:
+    assert demo.lines("resolve 102.100.272/2RDV0T0QH --authority") == [
+        "created  2007-06-22T02:53:46Z",
+        "updated  2007-08-10T04:23:11Z",
+        "creator  hdl:102.100.272/0N8J991QH",
+        "owner    hdl:102.100.pilin2/XYZZY  (not verified: it belongs to another service)",
+    ]
+    assert demo.ok("resolve 102.100.272/2RDV0T0QH --authority --json").json["authority"] == {
+        "created": "2007-06-22T02:53:46Z",
+        "updated": "2007-08-10T04:23:11Z",
+        "creator": {"uri": "hdl:102.100.272/0N8J991QH", "verified": True},
+        "owners": [{"uri": "hdl:102.100.pilin2/XYZZY", "verified": False}],
+    }
+
+
+def test_a3_a_removal_is_an_update(demo: Site) -> None:
+    demo.ok("remove 102.100.272/0N8J991QH 2")
+    updated = demo.lines("resolve 102.100.272/0N8J991QH --authority")[1]
+    assert re.fullmatch(r"updated  20[0-9-]+T[0-9:]+Z", updated)
+    assert updated > "updated  2026"
+
+
+def test_where_no_policy_asks_a_name_says_nothing_about_itself(here: Site) -> None:
+    done = here.ok("resolve 12345/x --authority")
+    assert (done.out, "does not ask" in done.err) == ("", True)
+    assert here.ok("resolve 12345/x --authority --json").json["authority"] is None
+    assert here("resolve 12345/x --authority --at 1").code == 2

@@ -1,0 +1,322 @@
+"""The server's key and site information on the command line: made, listed, exchanged, brought along, and checked."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.cli import _site_checks
+from perseid.records.keyfile import read_key_file
+from perseid.records.server import Transport
+from perseid.records.site import Site as SiteRecord
+from perseid.registry import site_making
+from perseid.registry.site_making import with_key
+from perseid.serve.ports import Holder, Looked
+from tests.cli.installation import Site, call, refused, site
+from tests.registry.server_files import PASSPHRASE, put, put_key, put_site
+from tests.registry.server_files import site as site_record
+from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+from tests.wire.recorded import key_file
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """An installation; new keys are recorded ones, which take no time."""
+    made = site(tmp_path, "--prefix", "12345")
+    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    return made
+
+
+def brought(of: Site, folder: str = "keys", name: str = "siteinfo.bin") -> None:
+    """Put the recorded key and site information into an installation."""
+    put(of.directory / "keys" / "privkey.bin", key_file("privkey.bin"))
+    put(of.directory / folder / name, key_file(name))
+
+
+def findings(of: Site, about: str, code: int = 0, environ: dict[str, str] | None = None) -> list[dict[str, str]]:
+    done = of("check --quick --json", environ=environ)
+    assert done.code == code, done
+    return [finding for finding in done.json["findings"] if finding["about"] == about]
+
+
+def server_key(of: Site) -> dict[str, Any]:
+    (document,) = [each for line in of.lines("key list --json") if (each := json.loads(line))["purpose"] == "server"]
+    return dict(document)
+
+
+# Made and listed
+
+
+def test_init_makes_a_server(here: Site) -> None:
+    forms = [SiteRecord.from_file((here.directory / f"siteinfo.{form}").read_bytes()) for form in ("bin", "json")]
+    assert forms[0] == forms[1]
+    key = read_key_file((here.directory / "keys" / "privkey.bin").read_bytes(), None)
+    assert forms[0].servers[0].key == key.public
+    assert (forms[0].serial, forms[0].is_primary) == (1, True)
+
+
+def test_init_that_fails_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    (tmp_path / "x").mkdir()
+    refused(call("init", str(tmp_path / "x"), "--demo", "--prefix", "102.100.272"), "already")
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_the_key_is_listed(here: Site) -> None:
+    brought(here)
+    document = server_key(here)
+    assert set(document) == {"purpose", "key", "fingerprint", "signs", "serialNumber", "position"}
+    assert (document["key"]["kty"], document["serialNumber"], document["position"]) == ("RSA", 1, 1)
+    assert "d" not in document["key"]
+    first = here.lines("key list")[0]
+    assert first == f"server  {document['fingerprint']}  signs now, with serial number 1 of the site"
+
+
+def test_a_key_that_cannot_be_listed_does_not_hide_the_others(here: Site) -> None:
+    (here.directory / "keys" / "privkey.bin").unlink()
+    done = here.ok("key list")
+    assert done.out.startswith("checkpoint  ")
+    assert len(done.out.splitlines()) == 1
+    assert done.err.startswith("perseid: the server's key is not shown: there is no server key: put yours into")
+
+
+def test_a_restored_installation_has_a_server(here: Site, tmp_path: Path) -> None:
+    here.ok(f"backup {tmp_path}/full")
+    again = Site(tmp_path / "again")
+    done = again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
+    assert "put them\nin its place and remove siteinfo.bin" in done.err
+    assert findings(again, "server")[-1]["level"] == "ok"
+    for name in ("siteinfo.json", "keys/privkey.bin"):
+        shutil.copy(here.directory / name, again.directory / name)
+    assert server_key(again) == server_key(here)
+
+
+# Exchanged
+
+
+def test_a_key_takes_the_place_of_another(here: Site) -> None:
+    before = server_key(here)
+    done = here.ok("key rotate server --json")
+    assert set(done.json) == {"purpose", "key", "fingerprint", "serialNumber", "siteInformation"}
+    assert done.json["key"] == RSA_KEY.public.to_json()
+    assert done.json["serialNumber"] == before["serialNumber"] + 1
+    assert server_key(here)["fingerprint"] == done.json["fingerprint"] != before["fingerprint"]
+    assert done.json["siteInformation"] == [str(here.directory / f"siteinfo.{form}") for form in ("bin", "json")]
+    assert all(finding["level"] == "ok" for finding in findings(here, "server"))
+
+
+def test_what_is_said_about_it(here: Site) -> None:
+    done = here.ok("key rotate server")
+    assert [line.split("  ")[0] for line in done.out.splitlines()] == ["signs now", "serial number", "site information"]
+    assert done.err.startswith("A server that is running takes it up with SIGHUP.")
+
+
+def test_an_installation_without_a_server_gets_one(here: Site) -> None:
+    for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin"):
+        (here.directory / name).unlink()
+    (finding,) = findings(here, "server", code=1)
+    assert finding["message"].endswith("make a new key and site information with: perseid key rotate server")
+    assert here.ok("key rotate server --json").json["serialNumber"] == 1
+    assert findings(here, "server")[-1]["level"] == "ok"
+
+
+def test_an_exchange_that_was_interrupted_is_found_and_finished(here: Site) -> None:
+    put_key(here.directory / "keys" / "privkey.bin.next", RSA_KEY)
+    record = SiteRecord.from_bytes((here.directory / "siteinfo.bin").read_bytes())
+    put_site(here.directory / "siteinfo.bin", with_key(record, 0, RSA_KEY.public))
+    wrong, note, _ = findings(here, "server", code=1)[:3]
+    assert wrong["message"] == "the server's key was being exchanged, and that was interrupted"
+    assert wrong["advice"] == "finish it with: perseid key rotate server"
+    assert "siteinfo.json (serial number 1) differs from" in note["message"]
+    assert server_key(here)["key"] == RSA_KEY.public.to_json()
+    assert here.ok("key rotate server --json").json["serialNumber"] == 2
+    assert [finding["level"] for finding in findings(here, "server")] == ["ok"]
+
+
+# Brought along
+
+
+@pytest.mark.parametrize("name", ["siteinfo.bin", "siteinfo.json"])
+@pytest.mark.parametrize("folder", [".", "keys"])
+def test_deployed_files_are_taken(here: Site, folder: str, name: str) -> None:
+    brought(here, folder, name)
+    document = server_key(here)
+    assert document["key"] == SERVER_KEY.public.to_json()
+    ok = findings(here, "server", environ={"PERSEID_NATIVE_PORT": "22641", "PERSEID_HTTP_PORT": "28000"})[-1]
+    assert (ok["level"], document["fingerprint"] in ok["message"]) == ("ok", True)
+
+
+def test_a_passphrase_is_neither_shown_nor_repeated(here: Site) -> None:
+    put_key(here.directory / "keys" / "privkey.bin", DSA_KEY, PASSPHRASE)
+    for name in ("siteinfo.bin", "siteinfo.json"):
+        put_site(here.directory / name, site_record(DSA_KEY))
+    (wrong,) = findings(here, "server", code=1)
+    assert "is protected by a passphrase, and none is set" in wrong["message"]
+    environ = {"PERSEID_KEYS_PASSPHRASE": PASSPHRASE}
+    said = [
+        here(words, environ=environ)
+        for words in ("check --quick", "key list", "key list --json", "config", "config --json")
+    ]
+    assert [done.code for done in said] == [0] * 5
+    said.append(here("check --quick", environ={"PERSEID_KEYS_PASSPHRASE": PASSPHRASE + "!"}))
+    assert "does not open" in said[-1].out
+    assert not any(PASSPHRASE in done.out + done.err for done in said)
+    word = put(here.directory.parent / "word", PASSPHRASE.encode(), mode=0o644)
+    notes = findings(here, "server", environ={"PERSEID_KEYS_PASSPHRASE_FILE": str(word)})
+    assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"close it with: chmod 0600 {word}")
+
+
+# Checked
+
+
+def _another_key(of: Site) -> None:
+    put_key(of.directory / "keys" / "privkey.bin", DSA_KEY)
+
+
+def _another_public_key(of: Site) -> None:
+    put(of.directory / "keys" / "pubkey.bin", DSA_KEY.public.to_bytes())
+
+
+def _left_over(of: Site) -> None:
+    put_key(of.directory / "keys" / "privkey.bin.next", DSA_KEY)
+
+
+def _site(change: Callable[[dict[str, Any]], object]) -> Callable[[Site], None]:
+    """The same site information with a change, in one form."""
+
+    def changed(of: Site) -> None:
+        (of.directory / "siteinfo.bin").unlink()
+        plain = json.loads((of.directory / "siteinfo.json").read_text())
+        change(plain)
+        put(of.directory / "siteinfo.json", json.dumps(plain).encode())
+
+    return changed
+
+
+def _older_form(of: Site) -> None:
+    plain = json.loads((of.directory / "siteinfo.json").read_text())
+    put(of.directory / "siteinfo.json", json.dumps(plain | {"serialNumber": 4}).encode())
+
+
+def _interfaces(plain: dict[str, Any], **changes: object) -> None:
+    for interface in plain["servers"][0]["interfaces"]:
+        interface.update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "message", "advice"),
+    [
+        (_another_key, "wrong", "is not that of server 1 in", ""),
+        (_another_public_key, "note", "pubkey.bin is not the public key of the server", "remove it"),
+        (_left_over, "note", "it never counted", "the next exchange removes it"),
+        (_older_form, "note", "differs from", ""),
+        (_site(lambda plain: plain.update(primarySite=False)), "note", "takes no changes", ""),
+        (_site(lambda plain: plain.update(servers=[])), "wrong", "has 0 servers, and site.position is 1", ""),
+        (
+            _site(lambda plain: _interfaces(plain, port=99)),
+            "note",
+            "sends clients to TCP 99, UDP 99, and native.port",
+            "raise",
+        ),
+        (
+            _site(lambda plain: _interfaces(plain, protocol="HTTP")),
+            "note",
+            "names no UDP interface of this server",
+            "correct",
+        ),
+        (
+            _site(lambda plain: plain["servers"][0].update(address="192.0.2.1")),
+            "note",
+            "sends clients to 192.0.2.1",
+            "raise",
+        ),
+    ],
+)
+def test_what_is_found_about_the_server(
+    here: Site, change: Callable[[Site], None], level: str, message: str, advice: str
+) -> None:
+    change(here)
+    found = findings(here, "server", code=1 if level == "wrong" else 0)
+    (finding,) = [finding for finding in found if message in finding["message"]]
+    assert finding["level"] == level
+    assert advice in finding["advice"]
+
+
+@pytest.mark.parametrize(("host", "notes"), [("0.0.0.0", 1), ("192.0.2.9", 1), ("127.0.0.1", 0), ("localhost", 0)])
+def test_an_address_that_clients_are_not_sent_to(here: Site, host: str, notes: int) -> None:
+    found = findings(here, "server", environ={"PERSEID_NATIVE_HOST": host})
+    assert [finding["level"] for finding in found] == ["note"] * notes + ["ok"]
+
+
+OWN = Holder(7, "python -m perseid.serve.supervisor")
+OTHER = Holder(8, "java -jar handle.jar")
+
+
+IN_USE = Looked("in use", True)
+STOP = "stop it, or set native.port to another one"
+
+
+@pytest.mark.parametrize(
+    ("tcp", "udp", "code", "expected"),
+    [
+        (Looked(), Looked(), 0, [("ok", "TCP, UDP) is free", "")]),
+        (
+            replace(IN_USE, holders=(OWN,)),
+            replace(IN_USE, holders=(OWN,)),
+            0,
+            [("note", f"TCP, UDP) is in use by {OWN}", "if it serves this installation, all is well")],
+        ),
+        (
+            replace(IN_USE, holders=(OTHER,)),
+            Looked(),
+            1,
+            [("wrong", f"TCP) is in use by {OTHER}", STOP), ("ok", "UDP) is free", "")],
+        ),
+        (
+            IN_USE,
+            IN_USE,
+            1,
+            [
+                (
+                    "wrong",
+                    "TCP, UDP) is in use by a process that cannot be told, perhaps of another user",
+                    f"find it with: ss -lntup; {STOP}",
+                )
+            ],
+        ),
+        (
+            Looked("No"),
+            Looked("No"),
+            1,
+            [("wrong", "TCP, UDP) cannot be served at: No", "correct native.host or native.port (default)")],
+        ),
+    ],
+)
+def test_what_is_found_about_ports(
+    here: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    tcp: Looked,
+    udp: Looked,
+    code: int,
+    expected: list[tuple[str, str, str]],
+) -> None:
+    looked = {Transport.TCP: tcp, Transport.UDP: udp}
+    monkeypatch.setattr(_site_checks, "look", lambda _host, _port, transport: looked[transport])
+    found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no"})
+    where = "127.0.0.1:2641 (native, "
+    assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
+
+
+def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    any_, metrics = findings(here, "ports", environ={"PERSEID_NATIVE_PORT": "0"})
+    assert any_["message"] == "any port that is free will be used (native.port is 0)"
+    assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
+    monkeypatch.setattr(_site_checks, "look", lambda *_: Looked("Permission denied"))
+    low, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
+    assert low["message"] == "[::1]:264 (native, TCP, UDP) cannot be served at: Permission denied"
+    assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 needs a right" in low["advice"]
+    assert metrics["advice"] == "correct metrics.host or metrics.port (default)"

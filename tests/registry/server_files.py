@@ -1,0 +1,60 @@
+"""What the tests of site information and server keys share: the files of a server, made of recorded keys in no time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from perseid.records.keyfile import Scheme, write_key_file
+from perseid.records.privkey import PrivateKey
+from perseid.records.server import Server
+from perseid.records.site import Site
+from perseid.registry.config import Config
+from perseid.registry.site_making import json_file
+from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+from tests.wire.recorded import key_file
+
+SITE: Final = Site.from_bytes(key_file("siteinfo.bin"))
+"""The recorded site: one server, with the key SERVER_KEY."""
+
+PASSPHRASE: Final = "correct horse, battery staple"
+KEYS: Final = (SERVER_KEY, RSA_KEY, DSA_KEY)
+
+
+def site(*keys: PrivateKey, serial: int = 1) -> Site:
+    """The recorded site with a server for each of these keys."""
+    (first,) = SITE.servers
+    servers = [replace(first, server_id=number, public_key=key.public.to_bytes()) for number, key in enumerate(keys, 1)]
+    return replace(SITE, servers=tuple[Server, ...](servers), serial=serial)
+
+
+def put(path: Path, octets: bytes, mode: int = 0o600) -> Path:
+    """Write a file for its owner."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_bytes(octets)
+    path.chmod(mode)
+    return path
+
+
+def put_key(path: Path, key: PrivateKey, passphrase: str | None = None, scheme: Scheme = Scheme.AES) -> Path:
+    """Write a file with a private key."""
+    word = None if passphrase is None else passphrase.encode()
+    return put(path, write_key_file(key, word, lambda count: bytes(range(count)), scheme))
+
+
+def put_site(path: Path, information: Site) -> Path:
+    """Write site information in the form that the name says."""
+    return put(path, json_file(information) if path.suffix == ".json" else information.to_bytes())
+
+
+def furnish(directory: Path, key: PrivateKey = SERVER_KEY, information: Site | None = None) -> Path:
+    """A directory with a key and site information in both forms."""
+    information = information or site(key)
+    put_key(directory / "keys" / "privkey.bin", key)
+    for name in ("siteinfo.bin", "siteinfo.json"):
+        put_site(directory / name, information)
+    return directory
+
+
+def settings(**variables: object) -> Config:
+    """Settings from variables: `settings(SITE_POSITION=2)`."""
+    return Config.parse("", {f"PERSEID_{name}": str(value) for name, value in variables.items()})

@@ -1,0 +1,120 @@
+"""What a name says about itself (A1), and when it was last updated (A3): removals count, publishing does not."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger.clock import SECOND
+from perseid.names import Handle
+from perseid.records import Value
+from perseid.records.times import from_iso
+from perseid.records.value import ValueRef
+from perseid.registry.about import authority_of, last_change
+from perseid.registry.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.context import IMPORT
+from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.minting import Reserve
+from perseid.registry.operations import Add, Create, Delete, Modify, Remove
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from tests.ledger.ledgers import NOW, Machine
+from tests.registry.registries import OPERATOR, add_namespace, admin, handle, registry_in_memory
+
+START = NOW // SECOND
+CREATOR = handle("10.1/creator")
+NAME = handle("10.1/x")
+FREE_PILIN = replace(PROFILES["pilin"], scheme="free", default_creator=str(CREATOR))
+URL = Value.text(1, "URL", "https://example.org/")
+EMAIL = Value.text(2, "EMAIL", "someone@example.org")
+
+
+@pytest.fixture
+def registry(machine: Machine) -> Iterator[Registry]:
+    with registry_in_memory(machine) as made:
+        add_namespace(made, "10.1", FREE_PILIN)
+        made.do(Create(CREATOR, (Value.text(1, FREE_PILIN.creator_type, str(CREATOR)),)), OPERATOR, "cli")
+        yield made
+
+
+def about(registry: Registry, name: Handle = NAME) -> AuthorityMetadata | None:
+    with registry.facts() as facts:
+        return authority_of(facts, facts.held(name))
+
+
+def updated(registry: Registry) -> int | None:
+    """Seconds after the beginning at which the record was last updated."""
+    found = about(registry)
+    assert found is not None
+    assert found.created == START
+    return None if found.updated is None else found.updated - START
+
+
+def test_a3_every_change_of_values_moves_the_last_update_and_nothing_else_does(
+    registry: Registry, machine: Machine
+) -> None:
+    now = 0
+    steps: list[tuple[object, bool]] = [
+        (Create(NAME, (URL, EMAIL)), True),
+        (Modify(NAME, (replace(URL, data=b"other"),)), True),
+        (Modify(NAME, (replace(URL, data=b"other"),)), False),
+        (Remove(NAME, (2,)), True),
+        (Unpublish(NAME), False),
+        (Publish(NAME), False),
+        (Add(NAME, (EMAIL,)), True),
+        (Create(NAME, (EMAIL,), overwrite=True), True),
+        (Tombstone(NAME, "gone"), True),
+        (Revive(NAME), True),
+    ]
+    expected = 0
+    for operation, moves in steps:
+        registry.do(operation, OPERATOR, "cli")  # type: ignore[arg-type]
+        expected = now if moves else expected
+        assert updated(registry) == expected, operation
+        now += 60
+        machine.run(60 * SECOND)
+
+
+def test_a3_erasing_the_past_is_no_update(registry: Registry, machine: Machine) -> None:
+    seq = registry.do(Create(NAME, (URL, EMAIL)), OPERATOR, "cli").seq
+    machine.run(SECOND)
+    registry.do(Remove(NAME, (2,)), OPERATOR, "cli")
+    machine.run(SECOND)
+    registry.do(Redact(NAME, 2, seq, "personal"), OPERATOR, "cli")
+    assert updated(registry) == 1
+
+
+def test_a3_an_import_keeps_the_dates_it_brings(registry: Registry, machine: Machine) -> None:
+    """The seed document's own example: created and updated in 2007, whenever it came here."""
+    created, changed = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
+    values = (
+        Value.text(1, FREE_PILIN.creation_date_type, "2007-06-22T02:53:46Z").with_timestamp(created),
+        Value.text(2, FREE_PILIN.creator_type, str(CREATOR)).with_timestamp(created),
+        admin(100, "300:102.100.pilin2/XYZZY").with_timestamp(changed),
+    )
+    registry.do(Create(NAME, values), OPERATOR, IMPORT)
+    owner = Party(handle("102.100.pilin2/XYZZY"), verified=False)
+    imported = AuthorityMetadata(created, changed, Party(CREATOR, verified=True), (owner,))
+    assert about(registry) == imported
+    registry.do(Unpublish(NAME), OPERATOR, "cli")
+    registry.do(Publish(NAME), OPERATOR, "cli")
+    assert about(registry) == imported
+    machine.run(SECOND)
+    registry.do(Add(NAME, (replace(EMAIL, index=7),)), OPERATOR, "cli")
+    machine.run(SECOND)
+    registry.do(Remove(NAME, (7,)), OPERATOR, "cli")
+    assert about(registry) == replace(imported, updated=START + 2)
+
+
+def test_a1_what_has_no_thing_or_no_such_policy_says_nothing(registry: Registry) -> None:
+    assert about(registry) is None
+    registry.do(Reserve((NAME,), ValueRef(300, "10.9/owner")), OPERATOR, "cli")
+    assert about(registry) is None
+    add_namespace(registry, "10.2")
+    other = handle("10.2/x")
+    registry.do(Create(other, (URL,)), OPERATOR, "cli")
+    assert about(registry, other) is None
+    registry.do(Delete(other), OPERATOR, "cli")
+    with registry.facts() as facts:
+        assert last_change(facts.reading.history(facts.held(other).key)) == START
+        assert last_change([]) is None

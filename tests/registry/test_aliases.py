@@ -1,0 +1,134 @@
+"""Other names for a thing: where they lead, now and at a moment, and where they lead nowhere."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.names import Handle
+from perseid.records import Permission, Value
+from perseid.registry.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
+from perseid.registry.life import Publish, Tombstone, Unpublish
+from perseid.registry.operations import Create, Modify
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
+from tests.registry.registries import OPERATOR, add_namespace, handle, registry_in_memory
+
+NAME = handle("10.1/thing")
+URL = Value.text(1, "URL", "https://example.org/thing")
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with registry_in_memory() as made:
+        add_namespace(made, "10.1")
+        made.do(Create(NAME, (URL,)), OPERATOR, "cli")
+        yield made
+
+
+def alias(registry: Registry, name: str, target: str, **more: object) -> int:
+    value = replace(Value.text(5, "HS_ALIAS", target), **more)  # type: ignore[arg-type]
+    return registry.do(Create(handle(name), (value,)), OPERATOR, "cli").seq
+
+
+def follow(registry: Registry, name: str, limit: int = MAX_ALIASES, at: int | None = None) -> Followed:
+    with registry.facts() as facts:
+        return follow_aliases(facts, handle(name), at, limit)
+
+
+def refusal(registry: Registry, name: str) -> Refused:
+    with registry.facts() as facts, pytest.raises(Refused) as caught:
+        followed(facts, handle(name))
+    return caught.value
+
+
+def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(registry: Registry) -> None:
+    """Case counts in the one namespace and not in the other; queries of CORDRA names are left out."""
+    add_namespace(registry, "10.2", "exact")
+    add_namespace(registry, "2000.1", "cordra")
+    path = "F58FB49EB1F848F0A606E84CEF294BE5"
+    alias(registry, f"2000.1/{path}", "10.1/Thing")
+    alias(registry, "10.2/Exact", f"2000.1/{path.lower()}?part=1")
+    alias(registry, "10.2/exact", "10.2/none")
+    found = follow(registry, "10.2/Exact")
+    assert [str(name) for name in found.chain] == ["10.2/Exact", f"2000.1/{path}", "10.1/thing"]
+    assert (found.end, found.last) == (End.FOUND, NAME)
+    assert follow(registry, "10.2/exact").end is End.NOT_FOUND
+    assert follow(registry, "10.1/thing") == Followed((NAME,), End.FOUND)
+
+
+@pytest.mark.parametrize(
+    ("target", "end", "code", "words"),
+    [
+        ("10.1/A", End.LOOP, ResponseCode.ERROR, "10.1/a leads back to itself"),
+        ("10.1/none", End.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "for 10.1/none, of which there is no record"),
+        ("10.77/elsewhere", End.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which another service answers for"),
+        ("no name", End.UNREADABLE, ResponseCode.ERROR, "the alias of 10.1/a is no name"),
+        ("0.SITE/POLICY/10.1", End.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "of which there is no record"),
+    ],
+)
+def test_where_an_alias_leads_nowhere_that_is_said(
+    registry: Registry, target: str, end: End, code: ResponseCode, words: str
+) -> None:
+    alias(registry, "10.1/a", target)
+    found = follow(registry, "10.1/a")
+    assert found.end is end
+    assert found.chain[0] == handle("10.1/a")
+    if end is End.ELSEWHERE:
+        assert found.last == handle(target)
+    refused = refusal(registry, "10.1/a")
+    assert refused.code is code
+    assert words in refused.reason
+
+
+@pytest.mark.parametrize("name", ["10.1/none", "10.77/elsewhere", "10.1/thing"])
+def test_of_a_name_that_is_no_alias_only_resolving_tells(registry: Registry, name: str) -> None:
+    with registry.facts() as facts:
+        assert followed(facts, handle(name)).chain == (handle(name),)
+
+
+def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry: Registry) -> None:
+    for number in range(14):
+        alias(registry, f"10.1/a{number}", f"10.1/a{number + 1}")
+    alias(registry, "10.1/b", "10.1/c")
+    alias(registry, "10.1/c", "10.1/b")
+    assert [str(name) for name in follow(registry, "10.1/b").chain] == ["10.1/b", "10.1/c", "10.1/b"]
+    assert follow(registry, "10.1/b").end is End.LOOP
+    found = follow(registry, "10.1/a0")
+    assert (found.end, len(found.chain)) == (End.TOO_LONG, MAX_ALIASES + 1)
+    assert "10 are followed" in refusal(registry, "10.1/a0").reason
+    registry.do(Create(handle("10.1/a14"), (URL,)), OPERATOR, "cli")
+    assert follow(registry, "10.1/a4").end is End.FOUND, "ten are followed"
+    assert follow(registry, "10.1/a3").end is End.TOO_LONG
+    assert follow(registry, "10.1/a0", limit=20).end is End.FOUND
+
+
+def test_only_what_is_public_is_followed(registry: Registry) -> None:
+    alias(registry, "10.1/private", "10.1/thing", permissions=Permission(0x0C))
+    assert follow(registry, "10.1/private").chain == (handle("10.1/private"),)
+    alias(registry, "10.1/a", "10.1/thing")
+    registry.do(Unpublish(NAME), OPERATOR, "cli")
+    assert follow(registry, "10.1/a").end is End.NOT_FOUND
+    registry.do(Publish(NAME), OPERATOR, "cli")
+    registry.do(Tombstone(handle("10.1/a"), "merged", NAME), OPERATOR, "cli")
+    assert follow(registry, "10.1/a").chain == (handle("10.1/a"),), "a tombstone leads nowhere by itself"
+
+
+def test_all_at_one_moment_as_far_as_it_is_still_shown(registry: Registry) -> None:
+    before = alias(registry, "10.1/a", "10.1/b")
+    then = alias(registry, "10.1/b", "10.1/thing")
+    registry.do(Modify(handle("10.1/b"), (Value.text(5, "HS_ALIAS", "10.1/none"),)), OPERATOR, "cli")
+    assert follow(registry, "10.1/a").end is End.NOT_FOUND
+    chain = (handle("10.1/a"), handle("10.1/b"), NAME)
+    assert follow(registry, "10.1/a", at=then) == Followed(chain, End.FOUND)
+    assert follow(registry, "10.1/a", at=before) == Followed(chain[:2], End.NOT_FOUND)
+    registry.do(Unpublish(handle("10.1/b")), OPERATOR, "cli")
+    assert follow(registry, "10.1/a", at=then) == Followed(chain[:2], End.NOT_FOUND), "its past is hidden with it"
+
+
+def test_a_record_without_values_that_everybody_may_see_is_an_end(registry: Registry) -> None:
+    name = Handle.parse("10.1/empty")
+    seq = registry.do(Create(name, ()), OPERATOR, "cli").seq
+    for at in (None, seq):
+        assert follow(registry, str(name), at=at) == Followed((name,), End.FOUND)
