@@ -1,4 +1,4 @@
-# Two commands matter: `make test` checks everything, `make serve` (with the server) runs it.
+# Two commands matter: `make serve` runs the demonstration, `make test` checks everything.
 # Each target sets up what it needs; nothing is downloaded when nothing changed.
 
 PYTHON ?= python3
@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 # What the tests of the PostgreSQL back end run, and where Debian puts it.
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
+# Where `make serve` keeps the demonstration, and what else it is told.
+DIR ?= perseid-data
+OPTIONS ?=
 # How many test processes: all cores, or what the caller says.
 JOBS ?= auto
 # Examples of each property test: EXAMPLES in the environment (50).
@@ -16,6 +19,8 @@ FUZZ_SECONDS ?= 60
 CRASH_ROUNDS ?= 200
 # With how many records `make bench` fills ledgers; several numbers with commas between.
 RECORDS ?= 10000
+# With how many handles `make bench` serves installations; several numbers with commas between.
+HANDLES ?= 10000
 
 # The environment belongs to one Python. Naming another one makes it anew; naming none keeps the one that is there.
 ifneq ($(origin PYTHON),file)
@@ -24,7 +29,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env test lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env serve soak test lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -39,6 +44,9 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
+serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0")
+	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 test: env lint $(POSTGRES)  ## lint, then all tests in parallel with branch coverage
 	$(BIN)/python -m pytest -n $(JOBS) --durations=20 --cov --cov-report=term
@@ -72,9 +80,10 @@ fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
 crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
 
-bench: env  ## print what things cost (RECORDS=10000,100000,1000000 for larger ledgers)
+bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
 	$(BIN)/python bench/run.py
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
+	$(BIN)/python -m bench.serving --handles $(HANDLES)
 
 lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
 	$(BIN)/python tools/lock.py

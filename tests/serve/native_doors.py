@@ -33,6 +33,7 @@ from perseid.wire.fragments import Reassembler, split
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import Message
 from perseid.wire.requests import RequestBody
+from perseid.wire.responses import Failure
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Identity, Session
 from tests.ledger.ledgers import Machine
@@ -90,7 +91,7 @@ class Clock(Machine):
 
 
 @cache
-def _template() -> Path:
+def recorded_folder() -> Path:
     """A folder with a ledger in the recorded state, made once: copying it is much faster than making another."""
     folder = Path(tempfile.mkdtemp(prefix="perseid-native-door-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -113,7 +114,7 @@ def recorded_registry(machine: Clock | None = None, *, listing: bool = True, **s
         machine = Clock()
         machine.show(NOW)
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(_template(), folder, dirs_exist_ok=True)
+        shutil.copytree(recorded_folder(), folder, dirs_exist_ok=True)
         log = Log(Store.sqlite(Path(folder) / "ledger.db"), machine.clock(), random.Random(2).randbytes)
         with Ledger(log, Answers(Path(folder) / "answers")) as ledger:
             yield Registry(ledger, rules)
@@ -206,3 +207,9 @@ class Visitor:
 
 def without_timestamps(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(value, timestamp=0) for value in values)
+
+
+def text_of(answer: Answer) -> str:
+    """The sentence of a refusal."""
+    assert isinstance(answer.body, Failure), (answer.code, answer.body)
+    return answer.body.sentence

@@ -35,7 +35,7 @@ from perseid.wire.requests import (
     Values,
     VerifyChallenge,
 )
-from perseid.wire.responses import Created, Empty, Failure, Names, Referral, Resolved, SiteInfo, Verified
+from perseid.wire.responses import Created, Empty, Names, Referral, Resolved, SiteInfo, Verified
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Identity
 from tests.registry.registries import OPERATOR
@@ -57,6 +57,7 @@ from tests.serve.native_doors import (
     Visitor,
     make_server,
     recorded_registry,
+    text_of,
     without_timestamps,
 )
 from tests.wire.key_material import DSA_KEY, SECRET, SERVER_KEY
@@ -88,11 +89,6 @@ def values_of(registry: Registry, name: str | bytes) -> dict[int, Value]:
     text = name.decode() if isinstance(name, bytes) else name
     with registry.facts() as facts:
         return {value.index: value for value in facts.held(Handle.parse(text)).values}
-
-
-def text_of(answer: Answer) -> str:
-    assert isinstance(answer.body, Failure)
-    return answer.body.sentence
 
 
 def make(registry: Registry, name: str, *values: Value) -> None:

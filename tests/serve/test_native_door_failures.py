@@ -33,11 +33,10 @@ from perseid.registry.registry import Registry
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_failures import MAX_TEXT, Busy, failure
 from perseid.serve.native_steps import Kind, Served, Work, drive_in_loop
-from perseid.wire.client import Answer
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup, Values
-from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, read_response
+from perseid.wire.responses import NAMES_PER_LIST, Names, read_response
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
@@ -52,6 +51,7 @@ from tests.serve.native_doors import (
     Visitor,
     make_server,
     recorded_registry,
+    text_of,
 )
 from tests.wire.key_material import RSA_KEY, SECRET
 
@@ -80,11 +80,6 @@ def failing(kind: Kind, error: Exception) -> Callable[[Work], object]:
         return step.call()
 
     return do
-
-
-def text_of(answer: Answer) -> str:
-    assert isinstance(answer.body, Failure)
-    return answer.body.sentence
 
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:

@@ -13,11 +13,10 @@ from perseid.registry.registry import Registry
 from perseid.serve.native import DoorSettings, NativeDoor
 from perseid.serve.native_identity import MAX_KEYS
 from perseid.serve.native_steps import Kind, Step, Work
-from perseid.wire.client import Answer
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeAnswer, Name, Resolve, Values, write_request
-from perseid.wire.responses import Created, Failure
+from perseid.wire.responses import Created
 from perseid.wire.sessions import Identity, Session
 from tests.registry.registries import OPERATOR
 from tests.serve.native_doors import (
@@ -33,6 +32,7 @@ from tests.serve.native_doors import (
     Visitor,
     make_server,
     recorded_registry,
+    text_of,
 )
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET
 
@@ -55,11 +55,6 @@ def visitor(registry: Registry) -> Visitor:
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
     return visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL, BY_ADMINS)), session=session)
-
-
-def text_of(answer: Answer) -> str:
-    assert isinstance(answer.body, Failure)
-    return answer.body.sentence
 
 
 def exists(registry: Registry, name: bytes = NEW) -> bool:

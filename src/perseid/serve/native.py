@@ -103,6 +103,8 @@ class NativeDoor:
         self._settings = settings or DoorSettings()
         self._place = Place(registry, site, self._settings.position, status or self.status, checkpoint)
         self._purposes = _purposes(site, self._settings)
+        self.resolves_over_tcp = self._serves(Transport.TCP, OpCode.RESOLUTION)
+        """Whether a resolution over TCP may be answered without asking the door; some sites keep queries out (2.5)."""
         self._do = do
         self._random = registry.ledger.log.random
         self._lock = Lock()
@@ -125,6 +127,11 @@ class NativeDoor:
         """What this server says about itself to its administrators, as `0.SITE/status`."""
         return status_values(self.registry, sessions=len(self.server.sessions), challenges=len(self.server.challenges))
 
+    def take_over(self, old: "NativeDoor") -> None:
+        """Go on where another door ends, whose settings have changed: with its sessions, challenges and answers."""
+        self.server.take_over(old.server)
+        self.changes, self.setups = old.changes, old.setups
+
     # One message
 
     def steps(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Steps:
@@ -144,7 +151,11 @@ class NativeDoor:
                 yield from self._send(call, received)
             elif isinstance(received, Proof):
                 call.request = received.request
-                yield from self._once(call, self.changes, _keys(whole), self._prove(call, received))
+                keys = _keys(whole)
+                if received.request.session is not None:
+                    # Another attempt of the request itself may still be on its way, and would find the session proved.
+                    keys += (key_of_content(source, received.request.message),)
+                yield from self._once(call, self.changes, keys, self._prove(call, received))
             else:
                 call.request = received
                 yield from self._take(call, received, whole)
@@ -177,10 +188,14 @@ class NativeDoor:
             yield from self._once(call, self.changes, keys, self._answer(call, request))
 
     def _repeat(self, call: _Call, request: Request, known: Reply) -> Steps:
-        """Answer another attempt in a session. Its counter is used up like any other, or it could be replayed later."""
+        """Answer another attempt in a session. Its counter is used up like any other, or it could be replayed later.
+
+        That it may be used up already, because the network has made a copy of this attempt, is no reason to refuse it:
+        nothing is done but to say again what was said, and a refusal might be all that comes through.
+        """
         assert request.session is not None  # noqa: S101 - only sessions count attempts
         try:
-            request.session.check(request.message)
+            request.session.check(request.message, replay_allowed=True)
         except RemoteProtocolError as error:
             yield from self._respond(call, error.code, Failure.of(error.message))
         else:
@@ -229,7 +244,7 @@ class NativeDoor:
                 yield from self._tell(call, done)
                 return
         self._check_session_wish(request)
-        found = self.server.identify(request, call.now)
+        found = self.server.identify(request, call.now, udp=call.transport == Transport.UDP)
         if isinstance(found, Reply):
             yield from self._send(call, found)
         else:
@@ -359,7 +374,8 @@ class NativeDoor:
             opcode = opcode or shown
         call.last = reply
         name = b"" if request is None else getattr(request.body, "handle", b"")
-        yield Served(reply, opcode, code, call.who, name, more)
+        keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
+        yield Served(reply, opcode, code, call.who, name, more, keeps)
 
     def _signed(self, frame: Frame) -> Doing[Frame]:
         """A frame with its signature; without it if that cannot be made, as deployed servers do (5.5)."""

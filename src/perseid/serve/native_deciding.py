@@ -187,9 +187,9 @@ class _WithoutReferrals(Facts):
         self._facts = facts
         self.spent = facts.spent
 
-    def entry(self, key: bytes) -> Entry | None:
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         """The latest entry of a record, which the decision rests on."""
-        return self._facts.entry(key)
+        return self._facts.entry(key, new=new)
 
     def referral(self, _handle: Handle) -> tuple[Value, ...]:
         """Nowhere."""

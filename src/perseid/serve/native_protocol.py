@@ -22,8 +22,10 @@ from perseid.wire.framing import Frame
 from perseid.wire.message import MAX_CREDENTIAL, Message
 from perseid.wire.requests import ExchangeMode, SessionSetup
 from perseid.wire.responses import Failure, SessionReady
-from perseid.wire.server import Received, Reply, Request, Server
-from perseid.wire.sessions import MAX_TIMEOUT, Identity, Session
+from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
+from perseid.wire.sessions import MAX_TIMEOUT, Identity, Session, SessionTable
+
+from .native_tables import Challenges, Sizes
 
 _SIGNED_IN_SESSIONS: Final = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
 _CIPHER_NAMED_SINCE: Final = 4  # the minor version
@@ -50,6 +52,23 @@ class Agreed:
 
 class NativeServer(Server):
     """One server's conversations; `respond`, `identify` and `accept` never compute long. Not for several threads."""
+
+    challenges: Challenges
+
+    def __init__(self, settings: ServerSettings, random: Callable[[int], bytes], sizes: Sizes | None = None) -> None:
+        super().__init__(settings, random)
+        sizes = sizes or Sizes()
+        self.sessions = SessionTable(sizes.sessions, sizes.unproved_sessions)
+        self.challenges = Challenges(settings.challenge_life, sizes)
+
+    def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
+        """Who makes a request; a challenge that is given over UDP is kept apart from the others."""
+        self.challenges.giving_over_udp = udp
+        return super().identify(request, now)
+
+    def take_over(self, old: "NativeServer") -> None:
+        """Go on with the conversations of another server, whose settings have changed."""
+        self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - its own kind
 
     # Signing
 

@@ -6,7 +6,7 @@ a time and for whom, and says `Busy` to what is too much. The state of the proto
 never while work is done.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
@@ -61,6 +61,8 @@ class Served:
     """What it was about, as it came from the network."""
     more: bool = False
     """Whether another message of the same answer follows."""
+    keeps_connection: bool = False
+    """Whether the client asked to keep the connection (KC)."""
 
     @property
     def is_failed_proof(self) -> bool:
@@ -105,7 +107,7 @@ def drive(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[Se
             steps.close()
 
 
-async def drive_in_loop(steps: Steps, do: Callable[[Work], Awaitable[object]]) -> AsyncIterator[Served]:
+async def drive_in_loop(steps: Steps, do: Callable[[Work], Awaitable[object]]) -> AsyncGenerator[Served, None]:
     """The same in an event loop, in whose thread all steps are made."""
     result: object = None
     error: Exception | None = None

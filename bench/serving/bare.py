@@ -1,0 +1,102 @@
+"""Servers that do nothing but send back something of the right size: what is left is the price of the sockets.
+
+On a machine that has other things to do everything takes longer. The figures of the same run can be compared: how much
+more than nothing does the server do? `python -m bench.serving.bare KIND` serves until it is killed, either
+UDP in a plain blocking loop, as resolvers do, or TCP on uvloop, as control does.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, cast
+
+import uvloop
+
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode
+from perseid.wire.envelope import Envelope
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from perseid.wire.responses import Resolved, write_response
+
+from .installations import FORMAT, ROOT, three_values
+
+UDP: Final = "udp"
+TCP: Final = "tcp"
+
+_ID = slice(8, 12)
+_FLAGS, _KEEP = 28, OpFlag.KEEP_CONNECTION >> 24
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A bare server that runs."""
+
+    pid: int
+    native: tuple[str, int]
+
+
+def _answer() -> tuple[bytes, bytes]:
+    """What stands before and behind the request id in an answer with three values."""
+    name = FORMAT % 0
+    body = write_response(Resolved(name.encode(), three_values(name)), None)
+    header = Header(OpCode.RESOLUTION, ResponseCode.SUCCESS)
+    octets = Message.build(Envelope(), header, body).to_bytes()
+    return octets[: _ID.start], octets[_ID.stop :]
+
+
+def _serve_udp() -> None:
+    before, behind = _answer()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.bind(("127.0.0.1", 0))
+        print(made.getsockname()[1], flush=True)
+        receive, send = made.recvfrom, made.sendto
+        while True:
+            datagram, address = receive(513)
+            send(before + datagram[_ID] + behind, address)
+
+
+class _Echo(asyncio.Protocol):
+    before, behind = _answer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(self.before + data[_ID] + self.behind)
+        if not data[_FLAGS] & _KEEP:
+            self._transport.close()
+
+
+async def _serve_tcp() -> None:
+    server = await asyncio.get_running_loop().create_server(_Echo, "127.0.0.1", 0, backlog=1_024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def bare(kind: str) -> Iterator[Bare]:
+    """A bare server, while the block runs."""
+    command = [sys.executable, "-m", "bench.serving.bare", kind]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            yield Bare(process.pid, ("127.0.0.1", int(process.stdout.readline())))
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    """Serve until killed."""
+    if sys.argv[1] == UDP:
+        _serve_udp()
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve_tcp())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Installations to be served: made by the command as anybody makes one, filled by appending to the ledger in groups."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from perseid.ledger import Action, Append, Appended, Draft, State
+from perseid.names import Handle
+from perseid.records import Admin, Value, ValueList
+from perseid.records.keyfile import read_key_file
+from perseid.records.privkey import PrivateKey
+from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_VLIST
+from perseid.records.value import ValueRef
+from perseid.registry.facts import Rules
+from perseid.registry.identity import LocalOperator
+from perseid.registry.installation import Installation
+from perseid.registry.operations import Add, Modify
+from perseid.registry.registry import Registry
+from perseid.registry.setup import GROUP_INDEX, KEY_INDEX, key_of
+
+PREFIX: Final = "20.500.99999"
+FORMAT: Final = PREFIX + "/%07d"
+"""The names, as `printf` has them: the independent load generator asks for the same."""
+GROUP: Final = 5_000
+"""Records in a commit while an installation is filled."""
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_RSA_FILE = ROOT / "tests" / "vectors" / "keys" / "rsapriv.bin"
+_PREFIX_HANDLE = f"0.NA/{PREFIX}"
+_BY_SECRET, _BY_RSA = key_of(PREFIX), ValueRef(KEY_INDEX + 1, _PREFIX_HANDLE)
+_DOOR = "bench"
+_EMAIL = Value.text(4, "EMAIL", "someone@example.org")
+_ADMIN = Value(100, HS_ADMIN, Admin(ValueRef(GROUP_INDEX, _PREFIX_HANDLE)).to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """An installation, and how to prove that one is its administrator."""
+
+    directory: Path
+    handles: int
+    secret: str
+
+    def proof(self, kind: str) -> tuple[str, PrivateKey | bytes]:
+        """Who an administrator is, and what proves it: with `rsa` or with `secret`."""
+        if kind == "rsa":
+            return str(_BY_RSA), read_key_file(_RSA_FILE.read_bytes(), None)
+        return str(_BY_SECRET), self.secret.encode()
+
+
+def three_values(address: str) -> tuple[Value, ...]:
+    """A record of usual size: where to go, whom to ask, who administers it."""
+    return Value.text(1, "URL", f"https://example.org/items/{address}"), _EMAIL, _ADMIN
+
+
+def make(directory: Path, handles: int) -> Filled:
+    """Make an installation with a namespace, two administrators and so many records."""
+    command = [sys.executable, "-c", "from perseid.cli import main; main()", "init", str(directory)]
+    done = subprocess.run([*command, "--prefix", PREFIX, "--json"], check=True, capture_output=True, text=True)
+    with Installation.open(directory) as installation:
+        _add_rsa_key(Registry(installation.ledger, Rules(installation.administration)))
+        numbers = iter(range(handles))
+        while group := [_request(number) for number in islice(numbers, GROUP)]:
+            if not all(isinstance(one, Appended) for one in installation.ledger.append(*group)):
+                raise RuntimeError("a record was not written")
+    return Filled(directory, handles, json.loads(done.stdout)["secret"])
+
+
+def _add_rsa_key(registry: Registry) -> None:
+    handle, who = Handle.parse(_PREFIX_HANDLE), LocalOperator(_DOOR)
+    key = read_key_file(_RSA_FILE.read_bytes(), None).public
+    registry.do(Add(handle, (Value(_BY_RSA.index, HS_PUBKEY, key.to_bytes()),)), who, _DOOR)
+    group = ValueList((_BY_SECRET, _BY_RSA)).to_bytes()
+    registry.do(Modify(handle, (Value(GROUP_INDEX, HS_VLIST, group),)), who, _DOOR)
+
+
+def _request(number: int) -> Append:
+    name = FORMAT % number
+    return Append(Draft(Action.CREATE, State.NORMAL, name, _DOOR, f"local:{_DOOR}", values=three_values(f"{number}")))

@@ -1,0 +1,273 @@
+"""A load generator: asks a server for records as fast as it answers, and checks every answer.
+
+A generator is a process of its own (`python -m bench.serving.load ORDER`), because one must not wait for the other; it
+says that it is ready, waits for a line, asks for the ordered time, waits for what is still to come, and prints what
+came. It keeps a window of requests outstanding on each of several sockets, so that a server always finds something to
+do: the cost of sleeping and waking up is that of an idle server, not of a busy one.
+
+Requests are made beforehand and get their number when they are sent. Of an answer its request id and its code are
+checked; that the values are right is the business of tests.
+"""
+
+import json
+import random
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import count, cycle
+from typing import Final, Self
+
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.envelope import LENGTH, Envelope
+from perseid.wire.header import LIFETIME, Header
+from perseid.wire.message import Message
+from perseid.wire.requests import Resolve, write_request
+
+UDP: Final = "udp"
+TCP: Final = "tcp"
+"""A connection for each request."""
+KEPT: Final = "kept"
+"""Connections that stay."""
+
+PATIENCE: Final = 1.0
+"""Seconds after which a request counts as lost."""
+
+_REQUESTS = 5_000
+_RECEIVED = 65_536
+_ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a generator shall do."""
+
+    mode: str
+    address: tuple[str, int]
+    format: str
+    """The names to ask for, as `printf` has them."""
+    handles: int
+    """How many there are."""
+    seconds: float
+    code: int = ResponseCode.SUCCESS
+    """What every answer shall say."""
+    sockets: int = 8
+    window: int = 8
+    """Requests outstanding on each socket; one where each request has a connection of its own."""
+    seed: int = 1
+
+    def to_json(self) -> str:
+        """As an argument of the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read it from there."""
+        plain = json.loads(text)
+        return cls(**plain | {"address": tuple(plain["address"])})
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of it."""
+
+    answered: int = 0
+    """Right answers."""
+    wrong: int = 0
+    """Answers with another code, or to another request."""
+    lost: int = 0
+    """Requests without an answer."""
+    reopened: int = 0
+    """Connections that the server closed although it was asked to keep them."""
+    seconds: float = 0.0
+    """How long requests were sent."""
+    cpu: float = 0.0
+    """CPU seconds that this generator has taken."""
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.answered + other.answered,
+            self.wrong + other.wrong,
+            self.lost + other.lost,
+            self.reopened + other.reopened,
+            max(self.seconds, other.seconds),
+            self.cpu + other.cpu,
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """One socket, and what is outstanding on it: when each request was sent, by its id."""
+
+    socket: socket.socket
+    pending: dict[bytes, float] = field(default_factory=dict)
+    buffer: bytes = b""
+
+
+class Generator:
+    """Asks as ordered."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._code = int(order.code).to_bytes(4, "big")
+        self._next = _requests(order).__next__
+        self._poll = select.epoll()
+        self._lines: dict[int, _Line] = {}
+        self._given_up: set[bytes] = set()
+        self._ending = False
+        self.tally = Tally()
+
+    def run(self) -> Tally:
+        """Ask for the ordered time, then wait for what is still outstanding."""
+        take: Callable[[_Line, float], None] = {UDP: self._datagrams, TCP: self._once, KEPT: self._stream}[
+            self._order.mode
+        ]
+        began, cpu = time.monotonic(), time.process_time()
+        end = began + self._order.seconds
+        tidy = began + PATIENCE / 5
+        for _ in range(self._order.sockets):
+            self._open(began)
+        while (now := time.monotonic()) < end or (self._outstanding() and now < end + PATIENCE):
+            self._ending = now >= end
+            for descriptor, _ in self._poll.poll(0.02):
+                take(self._lines[descriptor], now)
+            if now > tidy:
+                self._give_up(now)
+                tidy = now + PATIENCE / 5
+        self.tally.lost += self._outstanding()
+        self.tally.seconds = self._order.seconds
+        self.tally.cpu = time.process_time() - cpu
+        for line in self._lines.values():
+            line.socket.close()
+        self._poll.close()
+        return self.tally
+
+    def _outstanding(self) -> int:
+        return sum(len(line.pending) for line in self._lines.values())
+
+    def _give_up(self, now: float) -> None:
+        """Count as lost what is too old, and ask for something else instead."""
+        for line in list(self._lines.values()):
+            old = [number for number, sent in line.pending.items() if now - sent > PATIENCE]
+            self.tally.lost += len(old)
+            self._given_up.update(old)
+            for number in old:
+                del line.pending[number]
+            if old and self._order.mode != UDP:
+                self._reopen(line, now)
+            elif old:
+                self._ask(line, len(old), now)
+
+    def _open(self, now: float) -> None:
+        kind = socket.SOCK_DGRAM if self._order.mode == UDP else socket.SOCK_STREAM
+        made = socket.socket(socket.AF_INET, kind)
+        if kind == socket.SOCK_STREAM:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.connect(self._order.address)  # at once, because nothing but the kernel of this machine is needed for it
+        made.setblocking(False)
+        line = self._lines[made.fileno()] = _Line(made)
+        self._poll.register(made.fileno(), select.EPOLLIN)
+        self._ask(line, 1 if self._order.mode == TCP else self._order.window, now)
+
+    def _reopen(self, line: _Line, now: float) -> None:
+        del self._lines[line.socket.fileno()]
+        line.socket.close()
+        if not self._ending:
+            self._open(now)
+
+    def _ask(self, line: _Line, requests: int, now: float) -> None:
+        if not self._ending:
+            for _ in range(requests):
+                number, request = self._next()
+                line.pending[number] = now
+                line.socket.send(request)
+
+    def _check(self, line: _Line, number: bytes, code: bytes) -> None:
+        """Count an answer: right, or not what was awaited."""
+        if line.pending.pop(number, None) is not None and code == self._code:
+            self.tally.answered += 1
+        else:
+            self.tally.wrong += 1
+
+    # The three ways. What is done for every answer is written out: the generator must not be slower than the server.
+
+    def _datagrams(self, line: _Line, now: float) -> None:
+        receive, send, pending, tally = line.socket.recv, line.socket.send, line.pending, self.tally
+        expected, following, ending = self._code, self._next, self._ending
+        try:
+            while True:
+                answer = receive(_RECEIVED)
+                if pending.pop(answer[_ID], None) is None:
+                    tally.wrong += answer[_ID] not in self._given_up  # too late is lost, not wrong
+                    continue
+                if answer[_CODE] == expected:
+                    tally.answered += 1
+                else:
+                    tally.wrong += 1
+                if not ending:
+                    number, request = following()
+                    pending[number] = now
+                    send(request)
+        except BlockingIOError:
+            return
+
+    def _once(self, line: _Line, now: float) -> None:
+        answer = line.socket.recv(_RECEIVED)
+        if not answer:
+            self.tally.lost += len(line.pending)
+        elif _is_whole(line.buffer + answer):
+            answer = line.buffer + answer
+            self._check(line, answer[_ID], answer[_CODE])
+        else:
+            line.buffer += answer
+            return
+        self._reopen(line, now)
+
+    def _stream(self, line: _Line, now: float) -> None:
+        received = line.socket.recv(_RECEIVED)
+        if not received:
+            self.tally.lost += len(line.pending)
+            self.tally.reopened += 1
+            self._reopen(line, now)
+            return
+        received = line.buffer + received
+        while _is_whole(received):
+            end = LENGTH + int.from_bytes(received[_LENGTH], "big")
+            self._check(line, received[_ID], received[_CODE])
+            received = received[end:]
+            self._ask(line, 1, now)
+        line.buffer = received
+
+
+def _is_whole(received: bytes) -> bool:
+    """Whether there is a whole message at the front."""
+    return len(received) >= LENGTH and len(received) >= LENGTH + int.from_bytes(received[_LENGTH], "big")
+
+
+def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
+    """Requests without end, each with its id, for names in no order."""
+    numbers = random.Random(order.seed)
+    flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if order.mode == KEPT else OpFlag(0))
+    header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + LIFETIME)
+    made = []
+    for _ in range(min(_REQUESTS, order.handles)):
+        body = write_request(Resolve((order.format % numbers.randrange(order.handles)).encode()), CURRENT)
+        made.append(Message.build(Envelope(), header, body).to_bytes())
+    before, after = made[0][: _ID.start], cycle([octets[_ID.stop :] for octets in made])
+    for number in count(1):
+        octets = number.to_bytes(4, "big")
+        yield octets, before + octets + next(after)
+
+
+def main() -> None:
+    """Be ready, wait, ask, report."""
+    generator = Generator(Order.from_json(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(asdict(generator.run())))
+
+
+if __name__ == "__main__":
+    main()

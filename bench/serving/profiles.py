@@ -1,0 +1,40 @@
+"""What takes longest in the processes of a server, from the profiles that `profiled/sitecustomize.py` has written."""
+
+import os
+import pstats
+from pathlib import Path
+from typing import Final
+
+from .profiled.sitecustomize import VARIABLE
+
+SHOWN: Final = 25
+"""Functions shown of each thread."""
+LEAST: Final = 0.05
+"""Seconds that a thread must have taken to be shown."""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """The variables of the environment with which a server profiles itself into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = [str(Path(__file__).parent / "profiled"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {VARIABLE: str(folder.resolve()), "PYTHONPATH": os.pathsep.join(path)}
+
+
+def show(folder: Path) -> None:
+    """Print the functions that take longest themselves, busy threads first; those of a pool are taken together."""
+    found: dict[str, pstats.Stats] = {}
+    for path in sorted(folder.glob("*.prof")):
+        process, _, _, thread = path.stem.split("-", 3)
+        name = f"{process}: {thread.rstrip('-0123456789')}"
+        if name in found:
+            found[name].add(str(path))
+        else:
+            found[name] = pstats.Stats(str(path))
+    for name, stats in sorted(found.items(), key=lambda one: -_total(one[1])):
+        if _total(stats) >= LEAST:
+            print(f"\n{name}")
+            stats.strip_dirs().sort_stats("tottime").print_stats(SHOWN)
+
+
+def _total(stats: pstats.Stats) -> float:
+    return float(getattr(stats, "total_tt", 0.0))

@@ -1,0 +1,297 @@
+"""The control process: native TCP, what resolvers hand over, the writer, the views, the metrics.
+
+One event loop, which never waits: SQL, the disk and long arithmetic are in threads of their own. The supervisor starts
+it with open sockets and hears from it over a pipe: when it is ready and what resolvers are to know, and then once a
+second that it is alive.
+
+SIGTERM drains: nothing new is taken, what was begun is finished and answered, and the ledger is closed. SIGHUP reads
+settings, keys and site information again; sessions go on. What needs other sockets (addresses, ports, the number of
+resolvers) and the database count from the next start.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, Final, Self
+
+import uvloop
+
+from perseid.ledger.errors import LedgerError
+from perseid.records.errors import InvalidData
+from perseid.records.server import Transport
+from perseid.registry.config import Config, InvalidConfig
+from perseid.registry.facts import Rules
+from perseid.registry.installation import ANSWERS_NAME, Installation
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+
+from . import logs
+from .access import AccessLog
+from .answering import Answerer
+from .answering_text import settings_to_json
+from .budgets import Connections
+from .control_counts import ControlCounts
+from .counters import Board
+from .limits import Traffic
+from .metrics import Sources, state_of
+from .metrics_listener import MetricsListener
+from .native import NativeDoor
+from .native_accept import Accepting
+from .native_protocol import NativeServer
+from .native_service import NativeService
+from .native_tables import Sizes
+from .native_udp import HandedOver
+from .pools import Pools
+from .processes import unblock
+from .site_settings import Identified, load
+
+DRAIN: Final = 8.0
+"""Seconds in which what was begun is finished at the end; the supervisor waits two more."""
+
+TIDY_EVERY: Final = 60
+"""Seconds between two looks at what has timed out."""
+
+_SECOND = 1.0
+_LOOK_EVERY = 0.02
+_NEWS_OCTETS = 1 << 20  # far more than the supervisor ever has to say at a time
+
+_logger = logging.getLogger("perseid.serve.control")  # the module is run as a program, and named otherwise then
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What control is started with."""
+
+    directory: str
+    accept_clock: bool
+    port: int
+    """The native port that was found."""
+    listener: int
+    resolvers: list[int]
+    board: int
+    traffic: int
+    status: int
+    """Where the supervisor is told things."""
+    news: int
+    """Where it tells things; at its end the supervisor has ended."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what the supervisor wrote."""
+        return cls(**json.loads(text))
+
+
+class Control:
+    """Everything in the control process."""
+
+    def __init__(self, orders: Orders, installation: Installation) -> None:
+        self._orders = orders
+        self._installation = installation
+        config = installation.config
+        identified = load(installation.directory, config)
+        self._log = logs.configure("control", config.log_format, level=config.log_level)
+        self._board = Board(orders.board)
+        self._counts = ControlCounts()
+        self._pools = Pools(config)
+        traffic = Traffic(
+            orders.traffic, config.limits_udp_octets, config.limits_udp_burst, config.limits_exempt_networks
+        )
+        door, answerer = self._door(config, identified)
+        self._service = NativeService(
+            door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
+        )
+        self._udp = HandedOver(self._service, [socket.socket(fileno=number) for number in orders.resolvers], traffic)
+        self._resolver_orders = _resolver_orders(installation.directory, config, identified)
+        self._stopping = asyncio.Event()
+        self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
+
+    def _door(self, config: Config, identified: Identified) -> tuple[NativeDoor, Answerer]:
+        for remark in identified.remarks:
+            _logger.warning("%s", remark)
+        ledger = self._installation.ledger
+        rules = Rules(config.administration, PROFILES[config.default_profile], config.server_listing_allowed)
+        registry = Registry(ledger, rules)
+        server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
+        ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
+        door = NativeDoor(
+            registry,
+            server,
+            identified.site,
+            settings=identified.door_settings(ports),
+            checkpoint=ledger.checkpoint,
+        )
+        return door, Answerer(ledger.answers, identified.answering_settings(), time)
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.loop_exception_handler)
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to all
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        unblock()
+        loop.add_reader(self._orders.news, self._on_news)
+        with MetricsListener.of(self._installation.config, self._sources()) as metrics:
+            listener = socket.socket(fileno=self._orders.listener)
+            accepting = Accepting(self._service, listener)
+            accepting.start(loop)
+            self._udp.start(loop)
+            self._tell({"resolvers": self._resolver_orders, "facts": {"metrics": metrics.address}})
+            _logger.info("ready, at port %d", self._orders.port)
+            await self._look_after()
+            accepting.stop(loop)
+            self._udp.stop(loop)
+            await self._drain(accepting)
+        self._pools.close()
+
+    async def _look_after(self) -> None:
+        """What is done once a second, until the end."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        for second in range(1 << 62):
+            due += _SECOND
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
+                return
+            lag = loop.time() - due
+            self._counts.loop_lag = lag
+            due += max(0.0, lag)
+            self._service.look_after_connections()
+            if self._service.access is not None:
+                self._service.access.flush()
+            else:
+                self._log.output.flush()
+            if second % TIDY_EVERY == 0:
+                self._service.door.tidy(time())
+                self._udp.tidy(monotonic())
+            self._tell({})
+
+    async def _drain(self, accepting: Accepting) -> None:
+        """Finish what was begun, for as long as there is time."""
+        self._service.draining = True
+        for connection in list(self._service.open):
+            connection.end_if_idle()
+        deadline = monotonic() + DRAIN
+        while (accepting.arriving or self._service.open or self._udp.in_flight) and monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY)  # many end, each in its own way
+        if self._service.access is not None:
+            self._service.access.flush()
+        if left := len(self._service.open) + self._udp.in_flight:
+            _logger.warning("stopped; %d requests were not finished in time", left)
+        else:
+            _logger.info("stopped")
+
+    def _on_news(self) -> None:
+        """Take what the supervisor says: lines of JSON, the last of which counts."""
+        octets = os.read(self._orders.news, _NEWS_OCTETS)
+        if octets:
+            self._news = json.loads(octets.splitlines()[-1])
+        else:  # it has ended, and nobody would start this process again
+            asyncio.get_running_loop().remove_reader(self._orders.news)
+            self._stopping.set()
+
+    def _sources(self) -> Sources:
+        """Where the metrics take their numbers from."""
+        ledger, service, pools = self._installation.ledger, self._service, self._pools
+
+        def ready() -> str:
+            if self._stopping.is_set():
+                return "stopping"
+            return "" if ledger.ready else "the answers view does not follow the ledger"
+
+        return Sources(
+            board=self._board,
+            counts=self._counts,
+            ready=ready,
+            ledger=lambda: state_of(ledger),
+            connections=lambda: len(service.connections),
+            sessions=lambda: len(service.door.server.sessions),
+            challenges=lambda: len(service.door.server.challenges),
+            pools=pools.figures,
+            limits=lambda: {"connections": service.connections.refused},
+            restarts=lambda: self._news["restarts"],
+            lines_lost=lambda: self._log.output.lost,
+            processes=lambda: {"control": os.getpid(), **self._news["processes"]},
+        )
+
+    def _reload(self) -> None:
+        """Read settings, keys and site information again; what cannot be used changes nothing."""
+        asyncio.get_running_loop().create_task(self._reload_now())
+
+    async def _reload_now(self) -> None:
+        directory = self._installation.directory
+        try:
+            config = await asyncio.to_thread(Config.load, directory, os.environ)
+            identified = await asyncio.to_thread(load, directory, config)
+        except (InvalidConfig, InvalidData, LedgerError, OSError) as problem:
+            _logger.error("everything stays as it was: %s", problem)  # noqa: TRY400 - the message says it all
+        else:
+            door, answerer = self._door(config, identified)
+            door.take_over(self._service.door)
+            if self._service.access is not None:
+                self._service.access.flush()
+            self._log = logs.configure("control", config.log_format, level=config.log_level)
+            self._pools.configure(config)
+            self._service.connections.configure(config)
+            self._service.door, self._service.answerer = door, answerer
+            self._service.access = self._access_log(config)
+            self._resolver_orders = _resolver_orders(directory, config, identified)
+            _logger.info("settings, keys and site information were read again")
+        self._tell({"resolvers": self._resolver_orders, "facts": {}})
+
+    def _access_log(self, config: Config) -> AccessLog | None:
+        return AccessLog(self._log) if config.log_access else None
+
+    def _tell(self, word: dict[str, Any]) -> None:
+        """Say something to the supervisor."""
+        with suppress(BrokenPipeError):  # it has ended, and the pipe for news says so too
+            os.write(self._orders.status, json.dumps(word).encode() + b"\n")
+
+
+def _resolver_orders(directory: Path, config: Config, identified: Identified) -> dict[str, Any]:
+    """What resolvers are to know; nothing of it is secret."""
+    return {
+        "answers": str(directory / ANSWERS_NAME),
+        "site": settings_to_json(identified.answering_settings()),
+        "octets_per_second": config.limits_udp_octets,
+        "burst": config.limits_udp_burst,
+        "handovers_per_second": config.limits_udp_handovers,
+        "exempt": [str(network) for network in config.limits_exempt_networks],
+        "log_format": config.log_format.value,
+        "log_level": config.log_level,
+        "access_log": config.log_access_udp,
+    }
+
+
+def main(text: str) -> int:
+    """The life of the control process."""
+    orders = Orders.from_json(text)
+    try:
+        installation = Installation.open(Path(orders.directory), accept_clock=orders.accept_clock)
+    except (LedgerError, InvalidConfig) as problem:
+        print(f"perseid: {problem}", file=sys.stderr)
+        return 1
+    with installation:
+        try:
+            control = Control(orders, installation)
+        except (LedgerError, InvalidConfig, InvalidData) as problem:
+            print(f"perseid: {problem}", file=sys.stderr)
+            return 1
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(control.run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,180 @@
+"""Where metrics are asked for: a small HTTP listener of its own, on the loopback interface unless told otherwise.
+
+    GET /metrics   everything, in the text format of Prometheus
+    GET /ready     200 if the server should get requests, 503 with the reason if not; for load balancers
+    GET /live      200 if control's event loop is at work, 503 if it is stuck
+
+It has a thread with an event loop of its own, not that of control, for two reasons. Putting the text together takes
+milliseconds, and reads the database, in which time nobody's request should wait. And when control's loop is stuck, this
+is where one sees it. HTTP is read and written by h11, which is strict and bounds what it reads. There are at most
+`MAX_CONNECTIONS` connections, each with one request, within `TIMEOUT` seconds. There is nothing to log in with, so
+there is nothing in the answers that is anybody's secret: numbers, and no names.
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, Self
+
+import h11
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from .metrics import Sources, registry_of
+
+if TYPE_CHECKING:
+    from perseid.registry.config import Config
+
+MAX_CONNECTIONS: Final = 16
+"""Connections at a time: some scrapers and load balancers. Further ones are closed unanswered."""
+
+TIMEOUT: Final = 5.0
+"""Seconds for a connection, from its beginning to its end."""
+
+MAX_REQUEST: Final = 8_192
+"""Octets of the longest request."""
+
+MAX_SILENCE: Final = 10.0
+"""Seconds after which an event loop that looks up every second is called stuck."""
+
+_PLAIN = "text/plain; charset=utf-8"
+_CLOSING = 2.0  # seconds for the thread to end
+
+_logger = logging.getLogger(__name__)
+
+Answer = tuple[int, str, bytes]
+
+
+class MetricsListener:
+    """Serves metrics while it is entered as a context."""
+
+    def __init__(self, sources: Sources, sock: socket.socket | None) -> None:
+        """Serve at a listening socket, which from here on is the listener's; without one nothing is served."""
+        self._sources = sources
+        self._registry = registry_of(sources)
+        self._socket = sock
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/metrics": self._metrics,
+            "/ready": self._ready,
+            "/live": self._live,
+        }
+
+    @classmethod
+    def of(cls, config: "Config", sources: Sources) -> Self:
+        """The listener that the settings ask for; OSError if there is no listening where they say."""
+        if not config.metrics_enabled:
+            return cls(sources, None)
+        return cls(sources, listening_socket(config.metrics_host, config.metrics_port))
+
+    @property
+    def address(self) -> str | None:
+        """Where to look, as a URL; None if nothing is served."""
+        if self._socket is None:
+            return None
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    def __enter__(self) -> Self:
+        if self._socket is not None:
+            started: Future[None] = Future()
+            self._thread = threading.Thread(target=self._run, args=(self._socket, started), name="metrics", daemon=True)
+            self._thread.start()
+            started.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSING)
+            self._thread = None
+
+    def _run(self, sock: socket.socket, started: "Future[None]") -> None:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            loop = self._loop = runner.get_loop()
+            server = loop.run_until_complete(asyncio.start_server(self._connected, sock=sock, limit=MAX_REQUEST))
+            started.set_result(None)
+            loop.run_forever()
+            server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await self._serve(reader, writer)
+        except (TimeoutError, OSError):
+            writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read one request, answer it, and be done."""
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
+        try:
+            request = await _request(connection, reader)
+            if request is None:
+                return
+            status, kind, text = self._answer(request)
+        except h11.RemoteProtocolError as error:
+            status, kind, text = error.error_status_hint, _PLAIN, b"this is no request that can be answered here\n"
+        headers = [("Content-Type", kind), ("Content-Length", str(len(text))), ("Connection", "close")]
+        if status == 405:
+            headers.append(("Allow", "GET"))
+        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=text), h11.EndOfMessage()):
+            writer.write(connection.send(event) or b"")
+        await writer.drain()
+        writer.write_eof()
+        await reader.read(MAX_REQUEST)  # until the client has closed too: a reset could overtake the answer
+
+    def _answer(self, request: h11.Request) -> Answer:
+        page = self._pages.get(request.target.decode("ascii").partition("?")[0])
+        if page is None:
+            return 404, _PLAIN, b"there is /metrics, /ready and /live\n"
+        if request.method != b"GET":
+            return 405, _PLAIN, b"only GET is answered\n"
+        try:
+            return page()
+        except Exception as error:  # noqa: BLE001 - whoever looks is told, and the others are served
+            _logger.warning("%s cannot be answered: %s", page.__name__, type(error).__qualname__)
+            return 503, _PLAIN, b"it cannot be told; the log says why\n"
+
+    def _metrics(self) -> Answer:
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+    def _ready(self) -> Answer:
+        reason = self._stuck() or self._sources.ready()
+        return (503, _PLAIN, f"not ready: {reason}\n".encode()) if reason else (200, _PLAIN, b"ready\n")
+
+    def _live(self) -> Answer:
+        reason = self._stuck()
+        return (503, _PLAIN, f"{reason}\n".encode()) if reason else (200, _PLAIN, b"live\n")
+
+    def _stuck(self) -> str:
+        silence = self._sources.counts.silence
+        return f"the event loop has been stuck for {silence:.0f} s" if silence > MAX_SILENCE else ""
+
+
+async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+    """The request that comes; None if the client went away instead."""
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            return None
+        connection.receive_data(await reader.read(MAX_REQUEST))
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 finds a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)

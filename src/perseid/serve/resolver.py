@@ -1,0 +1,229 @@
+"""A resolver process: answers public resolution over UDP from the answers view, and hands everything else over.
+
+One thread receives, answers and sends, and does nothing else: a plain blocking loop takes less of the machine than any
+event loop. A second one, which sleeps most of the time, sends what the control process answers to datagrams that were
+handed over. The process has no state of its own: killed at any moment, it loses the datagram in its hands, which the
+client sends again, and the one that is started in its place reads on from the same socket.
+
+It is started by the supervisor with everything it needs as open descriptors and plain settings; it knows no key, no
+ledger and no configuration file.
+"""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from struct import pack as pack_struct
+from time import monotonic, perf_counter_ns, time
+from typing import Final, Self
+
+from perseid.ledger.answers import AnswersReader
+from perseid.wire.fragments import MAX_PACKET
+
+from . import logs
+from .access import AccessLog
+from .answering import Answerer, packets
+from .answering_text import settings_from_json
+from .counters import Board, Counters
+from .handover import MAX_PARCEL, Address, pack, unpack
+from .limits import Pace, Traffic, short_answer
+from .processes import unblock
+
+LONGEST_WAIT: Final = 0.5
+"""Seconds after which the loop looks up although nothing came: for the end, and for lines of the log that wait."""
+
+HANDED_OVER_A_SECOND: Final = 4_000
+"""Datagrams a second that all resolvers together hand over. Control takes some 60 µs for one that comes to nothing, and
+has TCP to look after as well: a flood of them may take a quarter of a core and no more."""
+
+_READ = MAX_PACKET + 1  # one more than any peer sends, so that a longer one is not taken for a whole one
+_OPCODE, _CODE, _NAME = slice(20, 24), slice(24, 28), 48
+
+_logger = logging.getLogger("perseid.serve.resolver")  # the module is run as a program, and named otherwise then
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a resolver is started with: descriptors it inherits, and settings."""
+
+    number: int
+    """Which of the resolvers it is."""
+    resolvers: int
+    answers: str
+    """The folder of the answers view."""
+    udp: int
+    control: int
+    board: int
+    traffic: int
+    handovers: int
+    lifeline: int
+    """Ends when the supervisor does."""
+    ready: int
+    """Where an octet says that the resolver reads its socket."""
+    site: str
+    """What the site is; see `answering_text`."""
+    octets_per_second: float
+    burst: float
+    handovers_per_second: float
+    exempt: tuple[str, ...]
+    log_format: str
+    log_level: int
+    access_log: bool
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what the supervisor wrote."""
+        return cls(**json.loads(text))
+
+
+class Resolver:
+    """The two loops of a resolver process."""
+
+    def __init__(  # noqa: PLR0913 - everything it works with, made by `main`
+        self,
+        udp: socket.socket,
+        control: socket.socket,
+        answerer: Answerer,
+        counters: Counters,
+        traffic: Traffic,
+        handovers: Traffic,
+        *,
+        share: int = 1,
+        access: AccessLog | None = None,
+    ) -> None:
+        self._udp = udp
+        self._control = control
+        self._answer = answerer
+        self._counters = counters
+        self._traffic = traffic
+        self._handovers = handovers
+        self._all_handovers = Pace(HANDED_OVER_A_SECOND / share, HANDED_OVER_A_SECOND / share)
+        self._access = access
+        self._refusals = 0
+        self._stopping = False
+        # The kernel's own time limit: Python's would ask the kernel twice for every datagram.
+        seconds, parts = divmod(int(LONGEST_WAIT * 1_000_000), 1_000_000)
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack_struct("@ll", seconds, parts))
+
+    def stop(self) -> None:
+        """Have the loops end, soon."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Answer datagrams until told to stop."""
+        receive, send, answer_to = self._udp.recvfrom, self._udp.sendto, self._answer
+        allows, answered = self._traffic.allows, self._counters.answered
+        access = self._access
+        began = 0
+        while not self._stopping:
+            try:
+                datagram, address = receive(_READ)
+                if access is not None:
+                    began = perf_counter_ns()
+                answer = answer_to(datagram)
+                if answer is None:
+                    self._hand_over(datagram, address)
+                elif len(answer) <= MAX_PACKET and allows(address[0], len(answer), monotonic()):
+                    send(answer, address)
+                    answered(answer)
+                else:
+                    self._send_much(datagram, answer, address)
+            except BlockingIOError:  # nothing came for a while
+                self._look_up()
+            except OSError:  # an address that cannot be reached from here, or no room in the network
+                self._counters.dropped()
+            else:
+                if answer is not None and access is not None:
+                    self._note(access, datagram, answer, address, began)
+        self._look_up()
+
+    def _send_much(self, datagram: bytes, answer: bytes, address: Address) -> None:
+        """Send an answer of several packets, or a short word instead if its network has drawn too much."""
+        if not self._traffic.allows(address[0], len(answer), monotonic()):
+            refusal = self._refuse(datagram)
+            if refusal is None:
+                self._counters.dropped()
+                return
+            answer = refusal
+        for packet in packets(answer):
+            self._udp.sendto(packet, address)
+        self._counters.answered(answer)
+
+    def _look_up(self) -> None:
+        if self._access is not None:
+            self._access.flush()
+
+    def _hand_over(self, datagram: bytes, address: Address) -> None:
+        now = monotonic()
+        if self._all_handovers.take(now) and self._handovers.allows(address[0], 1, now):
+            try:
+                self._control.send(pack(now, address, datagram), socket.MSG_DONTWAIT)
+            except OSError:  # control is away, or has more than it can do
+                pass
+            else:
+                self._counters.handed_over()
+                return
+        self._counters.dropped()
+
+    def _refuse(self, datagram: bytes) -> bytes | None:
+        """What a source gets that has drawn too much: a short word for every other request, and silence."""
+        self._refusals += 1
+        return short_answer(datagram, time()) if self._refusals & 1 else None
+
+    def _note(self, access: AccessLog, datagram: bytes, answer: bytes, address: Address, began: int) -> None:
+        length = int.from_bytes(datagram[44:48], "big")
+        access.note(
+            address[0],
+            "udp",
+            int.from_bytes(datagram[_OPCODE], "big"),
+            int.from_bytes(answer[_CODE], "big"),
+            datagram[_NAME : _NAME + length],
+            (perf_counter_ns() - began) // 1000,
+        )
+
+    def forward(self, lifeline: int) -> None:
+        """Send what control answers, until the supervisor ends."""
+        poll = select.poll()
+        poll.register(self._control.fileno(), select.POLLIN)
+        poll.register(lifeline, select.POLLIN)
+        while not self._stopping:
+            for descriptor, _ in poll.poll():
+                octets = b"" if descriptor == lifeline else self._control.recv(MAX_PARCEL)
+                if not octets:  # the supervisor has ended: nobody would start this process again, nor stop it
+                    os._exit(0)
+                parcel = unpack(octets)
+                try:
+                    self._udp.sendto(parcel.datagram, parcel.address)
+                except OSError as error:
+                    _logger.debug("an answer was not sent: %s", error.strerror)
+
+
+def main(orders: Orders) -> None:
+    """The life of a resolver process."""
+    log = logs.configure(f"resolver-{orders.number}", orders.log_format, level=orders.log_level)
+    udp, control = socket.socket(fileno=orders.udp), socket.socket(fileno=orders.control)
+    counters = Board(orders.board).counters(orders.number)
+    traffic = Traffic(orders.traffic, orders.octets_per_second, orders.burst, orders.exempt)
+    per_second = orders.handovers_per_second
+    handovers = Traffic(orders.handovers, per_second, per_second, orders.exempt)
+    answers = AnswersReader(Path(orders.answers))
+    answerer = Answerer(answers, settings_from_json(orders.site), time)
+    access = AccessLog(log) if orders.access_log else None
+    resolver = Resolver(udp, control, answerer, counters, traffic, handovers, share=orders.resolvers, access=access)
+    signal.signal(signal.SIGTERM, lambda *_: resolver.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the supervisor says when to stop
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    unblock()
+    threading.Thread(target=resolver.forward, args=(orders.lifeline,), name="answers of control", daemon=True).start()
+    os.write(orders.ready, b".")
+    resolver.run()
+
+
+if __name__ == "__main__":
+    main(Orders.from_json(sys.argv[1]))

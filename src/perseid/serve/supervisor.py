@@ -1,0 +1,459 @@
+"""The supervisor: makes the sockets, starts control and the resolvers, watches them and starts them again.
+
+It reads nothing that came from the network, opens no database and knows no key, so that there is little that could end
+it. What must survive the others belongs to it: the sockets, with the requests that wait in them; the Unix sockets
+between each resolver and control; the memory with counters and buckets. A process that is started again finds all that
+as it was.
+
+Each resolver has a UDP socket of its own on the same port (SO_REUSEPORT), and the kernel spreads the clients over them.
+Nobody opens one more: it would get its share of the datagrams. The TCP socket is made first and alone, so that a second
+server on the port is refused and not mixed in.
+
+Control says over a pipe when it is ready, what the resolvers are to know, and once a second that it is alive. Over
+another one it hears which processes there are and how often they were started again, for its metrics.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Self
+
+from . import logs, notify
+from .counters import Board
+from .handover import QUEUE_OCTETS
+from .limits import SLOTS, Traffic
+from .processes import CHILD_SIGNALS
+
+BACKLOG: Final = 1_024
+"""TCP connections that wait to be taken: what comes while control is started anew, in a second or two."""
+
+RECEIVE_OCTETS: Final = 4 << 20
+"""Room for datagrams that wait for a resolver; the system may allow less. Each takes about 768 octets there, so this is
+the load of a twentieth of a second."""
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+"""Seconds before a process is started again that ended just after its start: doubled each time, up to the longest."""
+
+GOOD_LIFE: Final = 10.0
+"""Seconds after which a process counts as having been well; then it is started again at once."""
+
+DRAIN: Final = 10.0
+"""Seconds that processes get to finish what they have begun, when all is to end."""
+
+MAX_SILENCE: Final = 60.0
+"""Seconds without a word from control after which it is taken for stuck and killed. It says a word every second."""
+
+SETTINGS: Final = "PERSEID_"
+"""How variables begin that hold settings."""
+
+_ATTEMPTS = 50  # to find a port that is free for TCP and for UDP
+_PIPE_READ = 65_536
+_logger = logging.getLogger("perseid.serve.supervisor")  # the module is run as a program, and named otherwise then
+
+
+class CannotServe(Exception):
+    """Serving cannot begin; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be served, and how it is said."""
+
+    directory: str
+    host: str
+    port: int
+    resolvers: int
+    accept_clock: bool = False
+    log_format: str = "text"
+    log_level: int = logging.INFO
+    as_json: bool = False
+    """Whether the start is told as JSON."""
+    welcome: tuple[str, ...] = ()
+    """Lines to print at the start, with {host} and {port} in them."""
+
+    def to_json(self) -> str:
+        """As an argument on a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read it again."""
+        return cls(**json.loads(text))
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that is kept running."""
+
+    name: str
+    command: Callable[[], tuple[Sequence[str], Sequence[int]]]
+    """Its command line, and the descriptors that it inherits."""
+    process: "subprocess.Popen[bytes] | None" = None
+    exit_descriptor: int = -1
+    """Can be read when the process has ended."""
+    started: float = 0.0
+    pause: float = 0.0
+    due: float | None = None
+    """When it is to be started again."""
+    starts: int = 0
+    descriptors: list[int] = field(default_factory=list)
+    """What is closed here as soon as it runs: its ends of pipes."""
+
+
+class Supervisor:
+    """All processes of a server."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._listener, self._udp = bind(plan.host, plan.port, plan.resolvers)
+        self.port: int = self._listener.getsockname()[1]
+        self._pairs = [_pair() for _ in self._udp]
+        self._board = Board.create(plan.resolvers)
+        self._traffic, self._handovers = Traffic.create(SLOTS), Traffic.create(SLOTS)
+        self._lifeline, self._lifeline_kept = os.pipe()
+        self._ready, self._ready_for_children = os.pipe()
+        self._awaited = plan.resolvers  # resolvers that have yet to say that they read
+        # What the system is told of this service comes from here alone.
+        self._environ = {name: value for name, value in os.environ.items() if name not in notify.VARIABLES}
+        # Settings may be secrets. Resolvers, which strangers talk to first, get theirs from control.
+        self._bare_environ = {name: value for name, value in self._environ.items() if not name.startswith(SETTINGS)}
+        self._selector = selectors.DefaultSelector()
+        self._signals, wakeup = _signal_pipe()
+        signal.set_wakeup_fd(wakeup)
+        self._control = Child("control", self._control_command)
+        self._resolvers: list[Child] = []
+        self._status = self._news = -1
+        self._heard = 0.0
+        self._unread = b""
+        self._orders: dict[str, Any] | None = None
+        self._facts: dict[str, Any] = {}
+        self._replacing: list[Child] = []
+        self._stopping = False
+        self._exit_code = 0
+
+    # Life
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # the pipe tells
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
+        self._start(self._control)
+        while not self._stopping:
+            for key, _ in self._selector.select(self._wait()):
+                key.data()
+            now = monotonic()
+            notify.watchdog()
+            for child in (self._control, *self._resolvers):
+                if child.due is not None and now >= child.due and not self._stopping:
+                    self._start(child)
+            if self._status >= 0 and self._heard and now - self._heard > MAX_SILENCE:
+                _logger.error("control has not been heard of for %d s and is killed", MAX_SILENCE)
+                self._kill(self._control)
+        self._stop_all()
+        return self._exit_code
+
+    def _wait(self) -> float:
+        """How long to sleep at most."""
+        dues = [child.due for child in (self._control, *self._resolvers) if child.due is not None]
+        return max(0.0, min([1.0, *(due - monotonic() for due in dues)]))
+
+    def _stop_all(self) -> None:
+        """Control first: it finishes what it has begun, and its answers leave through the resolvers."""
+        notify.stopping()
+        for children in ([self._control], self._resolvers):
+            for child in children:
+                if child.process is not None:
+                    child.process.terminate()
+            deadline = monotonic() + DRAIN
+            for child in children:
+                if child.process is None:
+                    continue
+                try:
+                    child.process.wait(max(0.0, deadline - monotonic()))
+                except subprocess.TimeoutExpired:
+                    _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN)
+                    child.process.kill()
+                    child.process.wait()
+
+    def _on_signal(self) -> None:
+        for number in os.read(self._signals, 64):
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._stopping = True
+            elif number == signal.SIGHUP and self._control.process is not None:
+                notify.reloading()
+                self._control.process.send_signal(signal.SIGHUP)
+
+    # Processes
+
+    def _start(self, child: Child) -> None:
+        child.due = None
+        command, descriptors = child.command()
+        # What the terminal or an operator says meanwhile waits until the process has its handlers; see `processes`.
+        signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", *command],
+            pass_fds=descriptors,
+            env=self._environ if child is self._control else self._bare_environ,
+            stdin=subprocess.DEVNULL,
+        )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
+        while child.descriptors:
+            os.close(child.descriptors.pop())
+        child.process, child.started = process, monotonic()
+        child.starts += 1
+        child.exit_descriptor = os.pidfd_open(process.pid)
+        self._selector.register(child.exit_descriptor, selectors.EVENT_READ, partial(self._on_exit, child))
+        self._tell_control()
+
+    def _kill(self, child: Child) -> None:
+        self._heard = 0.0
+        if child.process is not None:
+            child.process.kill()
+
+    def _on_exit(self, child: Child) -> None:
+        assert child.process is not None  # noqa: S101 - it was running
+        code = child.process.wait()
+        self._selector.unregister(child.exit_descriptor)
+        os.close(child.exit_descriptor)
+        child.process = None
+        now = monotonic()
+        if child is self._control:
+            self._read_status()
+            self._close_status()
+            if self._orders is None:  # it has never been ready, and has said why
+                self._stopping, self._exit_code = True, 1
+                return
+        if child in self._replacing:
+            self._replacing.remove(child)
+            child.pause, child.due = 0.0, now
+            return
+        lived = now - child.started
+        child.pause = 0.0 if lived >= GOOD_LIFE else min(max(child.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        child.due = now + child.pause
+        _logger.warning("%s ended %s and is started again", child.name, _how(code))
+
+    # Control
+
+    def _control_command(self) -> tuple[Sequence[str], Sequence[int]]:
+        status, theirs = os.pipe()
+        news, mine = os.pipe()
+        os.set_blocking(status, False)
+        os.set_blocking(mine, False)
+        if self._news >= 0:
+            os.close(self._news)
+        self._news = mine
+        self._status, self._unread, self._heard = status, b"", 0.0
+        self._selector.register(status, selectors.EVENT_READ, self._read_status)
+        self._control.descriptors += (theirs, news)
+        pairs = [control.fileno() for control, _ in self._pairs]
+        orders = {
+            "directory": self._plan.directory,
+            "accept_clock": self._plan.accept_clock,
+            "port": self.port,
+            "listener": self._listener.fileno(),
+            "resolvers": pairs,
+            "board": self._board.descriptor,
+            "traffic": self._traffic,
+            "status": theirs,
+            "news": news,
+        }
+        inherited = (self._listener.fileno(), *pairs, self._board.descriptor, self._traffic, theirs, news)
+        return ("perseid.serve.control", json.dumps(orders)), inherited
+
+    def _tell_control(self) -> None:
+        """Tell control which processes there are."""
+        running = {child.name: child.process.pid for child in self._resolvers if child.process is not None}
+        restarts = {
+            "control": self._control.starts - 1,
+            "resolver": sum(max(0, child.starts - 1) for child in self._resolvers),
+        }
+        news = {"processes": {"supervisor": os.getpid(), **running}, "restarts": restarts}
+        with contextlib.suppress(OSError):  # it is away, and hears of it when it is back
+            os.write(self._news, json.dumps(news).encode() + b"\n")
+
+    def _read_status(self) -> None:
+        """Take what control says: lines of JSON."""
+        with contextlib.suppress(BlockingIOError):
+            while octets := os.read(self._status, _PIPE_READ):
+                self._unread += octets
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            self._heard = monotonic()
+            self._on_word(json.loads(line))
+
+    def _close_status(self) -> None:
+        if self._status >= 0:
+            self._selector.unregister(self._status)
+            os.close(self._status)
+            self._status = -1  # the pipe for news is closed when there is another
+
+    def _on_word(self, word: Mapping[str, Any]) -> None:
+        orders = word.get("resolvers")
+        if orders is None:
+            return
+        first = self._orders is None
+        changed, self._orders = orders != self._orders, orders
+        self._facts = word["facts"]
+        if first:
+            self._resolvers = [
+                Child(f"resolver-{number}", partial(self._resolver_command, number))
+                for number in range(self._plan.resolvers)
+            ]
+            self._selector.register(self._ready, selectors.EVENT_READ, self._on_ready)
+            for child in self._resolvers:
+                self._start(child)
+            return
+        if changed:
+            # Their sockets stay, so nothing that waits there is lost.
+            for child in self._resolvers:
+                if child.process is not None:
+                    self._replacing.append(child)
+                    child.process.terminate()
+        notify.ready()
+
+    def _on_ready(self) -> None:
+        """A resolver says that it reads its socket; at the start the last one is waited for."""
+        count = len(os.read(self._ready, _PIPE_READ))
+        if self._awaited > 0:
+            self._awaited -= count
+            if self._awaited <= 0:
+                self._welcome()
+                notify.ready()
+
+    def _welcome(self) -> None:
+        facts = {
+            "pid": os.getpid(),
+            "native": {"host": self._plan.host, "port": self.port},
+            "resolvers": self._plan.resolvers,
+            **self._facts,
+        }
+        if self._plan.as_json:
+            print(json.dumps(facts), flush=True)
+            return
+        for line in self._plan.welcome:
+            print(line.format(host=self._plan.host, port=self.port, metrics=facts.get("metrics")), flush=True)
+
+    # Resolvers
+
+    def _resolver_command(self, number: int) -> tuple[Sequence[str], Sequence[int]]:
+        udp, (_, pair) = self._udp[number], self._pairs[number]
+        orders = {
+            **(self._orders or {}),
+            "number": number,
+            "resolvers": self._plan.resolvers,
+            "udp": udp.fileno(),
+            "control": pair.fileno(),
+            "board": self._board.descriptor,
+            "traffic": self._traffic,
+            "handovers": self._handovers,
+            "lifeline": self._lifeline,
+            "ready": self._ready_for_children,
+        }
+        inherited = [
+            udp.fileno(),
+            pair.fileno(),
+            self._board.descriptor,
+            self._traffic,
+            self._handovers,
+            self._lifeline,
+            self._ready_for_children,
+        ]
+        return ("perseid.serve.resolver", json.dumps(orders)), inherited
+
+
+# Sockets
+
+
+def bind(host: str, port: int, resolvers: int) -> tuple[socket.socket, list[socket.socket]]:
+    """The TCP socket and one UDP socket for each resolver, all on one port; 0 finds a port that is free for all."""
+    for attempt in range(_ATTEMPTS):
+        with contextlib.ExitStack() as made:
+            try:
+                listener = made.enter_context(_socket(host, socket.SOCK_STREAM))
+                listener.bind((host, port))
+                found = listener.getsockname()[1]
+                udp = [made.enter_context(_udp(host, found)) for _ in range(resolvers)]
+                listener.listen(BACKLOG)
+            except OSError as error:
+                if port or attempt == _ATTEMPTS - 1:
+                    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                    raise CannotServe(
+                        f"nothing can be served at {where}: {error.strerror}; {_advice(error)}"
+                    ) from error
+            else:
+                made.pop_all()
+                return listener, udp
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _socket(host: str, kind: socket.SocketKind) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+    if made.family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    if kind == socket.SOCK_STREAM:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
+
+
+def _udp(host: str, port: int) -> socket.socket:
+    made = _socket(host, socket.SOCK_DGRAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_OCTETS)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Control's end and a resolver's end. Messages keep their borders, and the queue is bounded by octets."""
+    control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (control, resolver):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE_OCTETS)
+    return control, resolver
+
+
+def _signal_pipe() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    return reading, writing
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "ports below 1024 need a right that this user does not have"
+    return "see that no other server has the port, or choose another one with native.port"
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with code {code}"
+
+
+def main(text: str) -> int:
+    """The life of the supervisor process."""
+    plan = Plan.from_json(text)
+    logs.configure("supervisor", plan.log_format, level=plan.log_level)
+    try:
+        return Supervisor(plan).run()
+    except CannotServe as problem:
+        print(f"perseid: {problem}", file=sys.stderr, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,66 @@
+"""An installation for the tests of the running server: made once for a run, and copied for each test that wants it."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from perseid.names import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.facts import Rules
+from perseid.registry.identity import LocalOperator
+from perseid.registry.installation import Installation, create
+from perseid.registry.namespaces import AddNamespace
+from perseid.registry.operations import Create
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, with_group
+
+PREFIX: Final = "12345"
+SECRET: Final = "a-secret-of-the-tests"
+ADMINISTRATOR: Final = f"300:0.NA/{PREFIX}"
+OPERATOR: Final = LocalOperator("tests")
+PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+NAMES: Final = 50
+"""How many names there are: `12345/n0` and so on, with three values each."""
+
+
+def values_of(number: int) -> tuple[Value, ...]:
+    """What is in the record of `12345/n<number>`."""
+    return (
+        Value.text(1, "URL", f"https://example.org/{number}"),
+        Value.text(2, "DESC", f"the thing with the number {number}"),
+        Value.text(3, "EMAIL", "keeper@example.org"),
+    )
+
+
+@cache
+def _template() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="perseid-template-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    directory = folder / "made"
+    create(directory, settings={"administrators.server": [ADMINISTRATOR]}, environ={})
+    with Installation.open(directory, environ={}) as installation:
+        registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+        make_root(registry, OPERATOR, "cli")
+        values = administered_by(PREFIX, (key_of(PREFIX),), SECRET)
+        add_namespace(registry, AddNamespace(PREFIX, with_group(PROFILES["free"]), values), OPERATOR, "cli")
+        for number in range(NAMES):
+            registry.do(Create(Handle.parse(f"{PREFIX}/n{number}"), values_of(number)), OPERATOR, "cli")
+        hidden = Value(9, "NOTE", b"for administrators", permissions=PRIVATE)
+        registry.do(Create(Handle.parse(f"{PREFIX}/private"), (*values_of(0), hidden)), OPERATOR, "cli")
+        long = tuple(Value(index, "DATA", bytes([index]) * 2_000) for index in range(1, 4))
+        registry.do(Create(Handle.parse(f"{PREFIX}/long"), long), OPERATOR, "cli")
+        longer = tuple(Value(index, "DATA", bytes([index]) * 20_000) for index in range(1, 11))
+        registry.do(Create(Handle.parse(f"{PREFIX}/longer"), longer), OPERATOR, "cli")
+    return directory
+
+
+def copy_to(folder: Path) -> Path:
+    """A copy of the installation with its names, in a new directory under a folder."""
+    target = folder / "installation"
+    shutil.copytree(_template(), target)
+    target.chmod(0o700)
+    return target

@@ -1,0 +1,129 @@
+"""A running `perseid serve`: for tests and benches. `native_client` has the client for it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+Address = tuple[str, int]
+"""Host and port."""
+
+START_SECONDS: Final = 60.0
+"""How long a server may take until it says that it serves: much more than on a loaded machine, less than for ever."""
+STOP_SECONDS: Final = 30.0
+"""How long it may take to stop."""
+
+FREE_PORTS: Final = {"PERSEID_HTTP_PORT": "0", "PERSEID_METRICS_PORT": "0"}
+"""Any that are free, so that servers of several tests do not meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server that runs."""
+
+    process: "subprocess.Popen[bytes]"
+    """The supervisor."""
+    folder: Path
+    """Where its standard output and standard error go."""
+    announced: dict[str, Any] = field(default_factory=dict)
+    """What it said when it began to serve."""
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self.process.pid
+
+    @property
+    def native(self) -> Address:
+        """Where it speaks the native protocol, over UDP and TCP."""
+        return self.announced["native"]["host"], self.announced["native"]["port"]
+
+    @property
+    def metrics(self) -> Address | None:
+        """Where it tells its metrics."""
+        found = self.announced.get("metrics")
+        parts = urlsplit(found or "")
+        return None if parts.port is None else (str(parts.hostname), parts.port)
+
+    @property
+    def resolvers(self) -> int:
+        """How many resolver processes it has."""
+        return int(self.announced["resolvers"])
+
+    @property
+    def output(self) -> str:
+        """All that it has written on standard output."""
+        return (self.folder / "stdout").read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def errors(self) -> str:
+        """All that it has written on standard error."""
+        return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
+
+    def wait_until_announced(self) -> None:
+        """Wait for the first line on standard output: the server writes it when it serves."""
+        end = time.monotonic() + START_SECONDS
+        while not (line := self.output.partition("\n"))[1]:
+            assert self.process.poll() is None, f"it ended with exit code {self.process.returncode}\n{self.errors}"
+            assert time.monotonic() < end, f"it did not serve within {START_SECONDS:.0f} s\n{self.errors}"
+            time.sleep(0.002)
+        self.announced.update(json.loads(line[0]))
+
+    def stop(self) -> None:
+        """Have it drain and stop, and see that it ends well: exit code 0, no traceback."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not stop within {STOP_SECONDS:.0f} s\n{self.errors}") from None
+        assert code == 0, f"exit code {code}\n{self.errors}"
+        assert "Traceback" not in self.errors, self.errors
+
+    def kill(self) -> None:
+        """End it at once, with all that it has started: they share a process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def serve_command(directory: Path, *options: str) -> list[str]:
+    """The command that serves an installation at a free port, and says which."""
+    command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory)]
+    return [*command, "--native-port", "0", "--json", *options]
+
+
+@contextmanager
+def serving(directory: Path, *options: str, **environment: str) -> Iterator[Serving]:
+    """Serve an installation at free ports while the block runs; stop it afterwards and see that it ended well.
+
+    Settings are given as they stand in the environment: `PERSEID_SERVER_RESOLVERS="3"`.
+    """
+    with tempfile.TemporaryDirectory(prefix="perseid-serving-") as folder:
+        # Files, because nobody reads while the block runs, and a pipe that is full would hold the server up.
+        with (Path(folder) / "stdout").open("wb") as stdout, (Path(folder) / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                serve_command(directory, *options),
+                stdout=stdout,
+                stderr=stderr,
+                env=os.environ | FREE_PORTS | environment,
+                start_new_session=True,
+            )
+        server = Serving(process, Path(folder))
+        try:
+            server.wait_until_announced()
+            yield server
+        except BaseException:
+            server.kill()
+            raise
+        server.stop()

@@ -1,0 +1,169 @@
+"""The access log has one line for each request, whatever was asked for, and writes lines together."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.access import CAPACITY, AccessLog
+from perseid.serve.log_output import MAX_LINE, Output
+from perseid.serve.logs import Log, Style
+from perseid.wire.codes import OpCode, ResponseCode
+
+NOW = 1_772_366_400.1239
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Lines(Output):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.written: list[str] = []
+        self.flushed = 0
+
+    def write(self, lines: object) -> None:
+        assert isinstance(lines, list)
+        self.written += lines
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+@pytest.fixture
+def output() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def text(output: Lines, clock: Clock) -> AccessLog:
+    return AccessLog(Log(Style("resolver-1"), output), clock)
+
+
+def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output: Lines) -> None:
+    text.note("192.0.2.7", "tcp", OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b"12345/x", 812, "300:0.NA/12345")
+    text.note("2001:db8::1", "udp", 1, 100, b"12345/a b", 9)
+    text.note("192.0.2.7", "tcp", 4711, 999, b"", 9)
+    text.note("192.0.2.7", "tcp", 400, None, b"\xff\n", 9)
+    text.flush()
+    begin = "2026-03-01T12:00:00.123Z INFO resolver-1 access "
+    shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
+    tcp, udp = "transport=tcp address=192.0.2.7", "transport=udp address=2001:db8::1"
+    assert shown == [
+        f"{tcp} operation=CREATE_HANDLE name=12345/x code=SUCCESS microseconds=812 who=300:0.NA/12345",
+        f'{udp} operation=RESOLUTION name="12345/a b" code=HANDLE_NOT_FOUND microseconds=9 who=-',
+        f'{tcp} operation=4711 name="" code=999 microseconds=9 who=-',
+        f'{tcp} operation=SESSION_SETUP name="\\xff\\n" code=- microseconds=9 who=-',
+    ]
+
+
+def test_json_says_the_same(output: Lines, clock: Clock) -> None:
+    access = AccessLog(Log(Style("control", json=True), output), clock)
+    access.note("192.0.2.7", "tcp", 1, 1, 'ü"'.encode(), 812, "300:0.NA/1")
+    access.note("192.0.2.7", "udp", 1, None, b"\xff", 8)
+    access.flush()
+    first, second = map(json.loads, output.written)
+    assert first == {
+        "time": "2026-03-01T12:00:00.123Z",
+        "level": "info",
+        "process": "control",
+        "message": "access",
+        "transport": "tcp",
+        "address": "192.0.2.7",
+        "operation": "RESOLUTION",
+        "name": 'ü"',
+        "code": "SUCCESS",
+        "microseconds": 812,
+        "who": "300:0.NA/1",
+    }
+    assert (second["name"], second["code"], second["who"]) == ("\\xff", "-", "-")
+
+
+def test_the_journal_has_the_time_itself(output: Lines, clock: Clock) -> None:
+    access = AccessLog(Log(Style("control", journal=True), output), clock)
+    access.note("192.0.2.7", "tcp", 1, 1, b"x", 1)
+    access.flush()
+    assert output.written[0].startswith("<6>INFO control access transport=tcp ")
+
+
+@given(
+    st.binary(max_size=2_048),
+    st.text(st.characters(exclude_categories=()), max_size=600),
+    st.text(st.characters(exclude_categories=()), max_size=600),
+    st.integers(0, 2**32 - 1),
+    st.integers(-1, 2**32 - 1),
+)
+def test_whatever_is_asked_for_is_one_line(name: bytes, who: str, address: str, opcode: int, code: int) -> None:
+    for style in (Style("control"), Style("control", json=True), Style("control", json=True, journal=True)):
+        output = Lines()
+        access = AccessLog(Log(style, output), Clock())
+        access.note(address, "tcp", opcode, code, name, 1, who)
+        access.flush()
+        (line,) = output.written
+        assert line[-1] == "\n"
+        assert line[:-1].isprintable()
+        assert len(line.encode()) <= MAX_LINE
+        if style.json:
+            found = json.loads(line.removeprefix("<6>"))
+            assert (found["operation"] == str(opcode)) == (opcode not in list(OpCode))
+            assert found["microseconds"] == 1
+
+
+def test_lines_are_written_together_when_there_are_enough_or_a_second_is_over(
+    text: AccessLog, output: Lines, clock: Clock
+) -> None:
+    for number in range(CAPACITY - 1):
+        text.note("192.0.2.7", "udp", 1, 1, b"%d" % number, 1)
+    assert output.written == []
+    text.note("192.0.2.7", "udp", 1, 1, b"last", 1)
+    assert len(output.written) == CAPACITY
+    text.note("192.0.2.7", "udp", 1, 1, b"next", 1)
+    clock.now += 1
+    text.note("192.0.2.7", "udp", 1, 1, b"in another second", 1)
+    assert len(output.written) == CAPACITY + 1
+    clock.now -= 3_600  # the clock was set
+    text.note("192.0.2.7", "udp", 1, 1, b"an hour ago", 1)
+    assert len(output.written) == CAPACITY + 2
+    text.flush()
+    assert output.written[-2].startswith("2026-03-01T12:00:01.123Z")
+    assert output.written[-1].startswith("2026-03-01T11:00:01.123Z")
+
+
+def test_flushing_nothing_still_pushes_what_waits_for_a_reader(text: AccessLog, output: Lines) -> None:
+    text.flush()
+    assert output.flushed == 1
+
+
+@pytest.fixture
+def descriptor(tmp_path: Path) -> Iterator[int]:
+    opened = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    yield opened
+    os.close(opened)
+
+
+def test_lines_reach_a_real_file(descriptor: int, tmp_path: Path) -> None:
+    access = AccessLog(Log(Style("control"), Output(descriptor)))
+    for _ in range(3 * CAPACITY):
+        access.note("192.0.2.7", "tcp", 1, 1, b"12345/x", 3)
+    access.flush()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == 3 * CAPACITY
+    assert all(line.endswith(" name=12345/x code=SUCCESS microseconds=3 who=-") for line in lines)

@@ -1,0 +1,224 @@
+"""A network draws over UDP what it may, from all processes together; beyond that it gets a word, or nothing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve import limits
+from perseid.serve.limits import LOOPBACK, TOO_MUCH, Networks, Pace, Traffic, WrongMemory, network_of, short_answer
+from perseid.wire.client import Client
+from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.envelope import Envelope
+from perseid.wire.framing import Frame
+from perseid.wire.message import Message
+from perseid.wire.requests import Resolve
+from perseid.wire.responses import Failure
+
+NOW = 1_794_724_100.0
+START = 1_000.0  # of the monotonic clock
+HOST = "192.0.2.17"
+
+DRAWER = """
+import sys
+from perseid.serve.limits import Traffic
+
+traffic = Traffic(int(sys.argv[1]), 1000, 10_050)
+print(sum(traffic.allows(sys.argv[2], 100, 1000.0) for _ in range(60)))
+"""
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = Traffic.create(1 << 10)
+    yield descriptor
+    os.close(descriptor)
+
+
+# Networks
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("192.0.2.1", "192.0.2.254"),
+        ("192.0.2.1", "::ffff:192.0.2.9"),
+        ("2001:db8:1:2::1", "2001:db8:1:ff:ffff::"),
+        ("fe80::1%lo", "fe80::2"),
+    ],
+)
+def test_addresses_of_one_network_are_told_to_be_so(one: str, other: str) -> None:
+    assert network_of(one) == network_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("192.0.2.1", "192.0.3.1"), ("2001:db8:1:100::1", "2001:db8:1:200::1"), ("0.0.0.1", "::1")],
+)
+def test_addresses_of_two_networks_are_told_apart(one: str, other: str) -> None:
+    assert network_of(one) != network_of(other)
+
+
+def test_networks_hold_their_addresses_and_no_others() -> None:
+    networks = Networks(("10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::/0"))
+    held = ("10.255.0.1", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8:ffff::1", "::1", "fe80::1%eth0")
+    assert [host for host in held if host not in networks] == []
+    assert [host for host in ("11.0.0.1", "192.0.2.8", "::ffff:11.0.0.1") if host in networks] == []
+    assert "1.2.3.4" in Networks(("0.0.0.0/0",))
+    assert "127.8.9.1" in Networks(LOOPBACK)
+
+
+# Buckets
+
+DRAWS = st.lists(
+    st.tuples(st.floats(0, 5), st.integers(1, 8_192)), min_size=1, max_size=40
+)  # seconds since the last one, octets
+
+
+@given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
+def test_in_no_time_does_a_network_draw_more_than_a_bucket_and_what_flows_in(
+    draws: list[tuple[float, int]], rate: int, burst: int
+) -> None:
+    descriptor = Traffic.create(1)
+    traffic = Traffic(descriptor, rate, burst)
+    allowed: list[tuple[float, int]] = []
+    now = START
+    for pause, octets in draws:
+        now += pause
+        if traffic.allows(HOST, octets, now):
+            allowed.append((now, octets))
+    for first in range(len(allowed)):
+        drawn = 0
+        for moment, octets in allowed[first:]:
+            drawn += octets
+            assert drawn <= burst + rate * (moment - allowed[first][0]) + 1
+    assert len(allowed) > 0  # the first one always fits
+    traffic.close()
+    os.close(descriptor)
+
+
+@given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
+def test_who_draws_less_than_flows_in_is_never_refused(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
+    pace, now = Pace(rate, burst), START
+    for pause, octets in draws:
+        now += pause + octets / rate
+        assert pace.take(now, octets)
+
+
+def test_a_refused_answer_costs_nothing(memory: int) -> None:
+    traffic = Traffic(memory, 100, 1_000)
+    assert traffic.allows(HOST, 900, START)
+    assert not traffic.allows(HOST, 200, START)
+    assert traffic.allows(HOST, 100, START)
+    assert not traffic.allows(HOST, 1, START)
+    assert traffic.allows(HOST, 100, START + 1)
+
+
+def test_other_networks_have_buckets_of_their_own(memory: int) -> None:
+    traffic = Traffic(memory, 100, 1_000)
+    assert traffic.allows(HOST, 1_000, START)
+    assert not traffic.allows("192.0.2.18", 1, START)
+    others = [f"198.51.{number}.1" for number in range(50)]
+    assert sum(traffic.allows(host, 1_000, START) for host in others) > 40  # a few share one
+
+
+def test_what_is_exempt_and_what_has_no_rate_has_no_limit(memory: int) -> None:
+    traffic = Traffic(memory, 100, 1_000, LOOPBACK)
+    assert all(traffic.allows("127.0.0.1", 1 << 30, START) for _ in range(3))
+    assert traffic.allows("::1", 1 << 30, START)
+    assert not traffic.allows(HOST, 1 << 30, START)
+    unlimited = Traffic(memory, 0, 0)
+    assert unlimited.allows(HOST, 1 << 30, START)
+    assert Pace(0, 0).take(START, 1 << 30)
+
+
+def test_the_addresses_that_are_remembered_have_an_end(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_HOSTS", 4)
+    traffic = Traffic(memory, 100, 1_000)
+    for number in range(50):
+        traffic.allows(f"10.0.{number}.1", 1, START)
+        assert len(traffic._places) <= 4
+    assert not traffic.allows("10.0.0.9", 1_000, START)  # the bucket itself is not forgotten
+
+
+def test_all_processes_draw_from_the_same_buckets(memory: int) -> None:
+    """Whatever secret each interpreter has for its own hashes."""
+    command = [sys.executable, "-c", DRAWER, str(memory)]
+    counts = []
+    for seed, host in (("1", HOST), ("2", "::ffff:192.0.2.99")):
+        done = subprocess.run(
+            [*command, host],
+            pass_fds=[memory],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        counts.append(int(done.stdout))
+    assert counts == [60, 40]
+    assert not Traffic(memory, 1_000, 10_050).allows(HOST, 100, START)
+
+
+def test_memory_of_another_version_is_refused(memory: int) -> None:
+    os.pwrite(memory, b"\x99", 0)
+    with pytest.raises(WrongMemory, match="another version"):
+        Traffic(memory, 1, 1)
+    os.ftruncate(memory, 100)
+    with pytest.raises(WrongMemory, match="100 octets"):
+        Traffic(memory, 1, 1)
+
+
+# The short answer
+
+
+def asked(name: bytes, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT) -> tuple[Client, Message, bytes]:
+    client = Client(lambda count: b"\x2a" * count, version)
+    request = client.request(OpCode.RESOLUTION, Resolve(name), NOW, flags=flags, peer_version=version)
+    return client, request, request.envelope.to_bytes() + request.payload()
+
+
+@pytest.mark.parametrize("minor", range(1, 12))
+@pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.DO_NOT_REFER])
+@pytest.mark.parametrize("name", [b"1/2", b"20.500.99999/" + b"x" * 60])
+def test_clients_understand_the_short_answer(name: bytes, flags: OpFlag, minor: int) -> None:
+    client, request, octets = asked(name, flags, Version(2, minor))
+    short = short_answer(octets, NOW)
+    assert short is not None
+    answer = client.read(Frame(Envelope.from_bytes(short), short[20:]), request, NOW)
+    assert answer.code == ResponseCode.ERROR
+    assert isinstance(answer.body, Failure)
+    assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags)
+    assert answer.body.sentence in ("", TOO_MUCH.decode())
+    assert len(short) <= max(len(octets), 52 + 33)
+
+
+def test_the_short_answer_says_what_to_do_where_there_is_room() -> None:
+    short = short_answer(asked(b"20.500.99999/a-name-of-usual-length")[2], NOW)
+    assert short is not None
+    assert TOO_MUCH in short
+
+
+def test_a_version_without_digests_is_answered_without_one() -> None:
+    octets = bytearray(asked(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
+    octets[0:4] = bytes((2, 0, 0, 0))
+    short = short_answer(bytes(octets), NOW)
+    assert short is not None
+    assert Envelope.from_bytes(short).version == Version(2, 0)
+    assert len(short) == 52
+
+
+def test_silence_is_the_answer_to_what_cannot_be_read() -> None:
+    octets = bytearray(asked(b"1/2")[2])
+    assert short_answer(bytes(octets[:43]), NOW) is None
+    octets[2] |= 0x40  # encrypted
+    assert short_answer(bytes(octets), NOW) is None
+
+
+@given(st.binary(min_size=44, max_size=600))
+def test_nothing_draws_more_than_it_sends_and_a_few_octets(datagram: bytes) -> None:
+    short = short_answer(datagram, NOW)
+    assert short is None or len(short) <= max(len(datagram), 85)

@@ -1,0 +1,44 @@
+"""docs/reference/limits.md names every limit with the value that it has."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from perseid.registry.config_limits import LIMITS
+from perseid.registry.policy_text import toml
+
+MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
+CONSTANTS = re.findall(r"^\| `(perseid\.[\w.]+)\.([A-Z_0-9]+)` \| ([\d,.]+) \| (.+) \|$", MANUAL, re.MULTILINE)
+
+COMPLETE = ("perseid.wire.fragments", "perseid.serve.limits", "perseid.serve.budgets", "perseid.serve.native_repeats")
+"""Modules of which every number is a limit."""
+
+ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY"}
+"""Numbers that follow from others, or bound what is kept and not what strangers may do."""
+
+
+def test_every_setting_is_explained_with_its_default() -> None:
+    rows = re.findall(r"^\| `limits\.(\w+)` \| `(.+?)` \| (.+) \|$", MANUAL, re.MULTILINE)
+    assert [(key, default) for key, default, _ in rows] == [(key, toml(limit.default)) for key, limit in LIMITS.items()]
+    assert all(why.endswith(".") for *_, why in rows)
+
+
+@pytest.mark.parametrize(("module", "name", "value"), [row[:3] for row in CONSTANTS])
+def test_a_constant_has_the_value_that_the_manual_says(module: str, name: str, value: str) -> None:
+    found = getattr(importlib.import_module(module), name)
+    assert f"{found:,}".removesuffix(".0") == value
+
+
+def test_every_row_is_read_and_no_limit_is_left_out() -> None:
+    assert len(CONSTANTS) == MANUAL.count("\n| `perseid.")
+    named = {(module, name) for module, name, *_ in CONSTANTS}
+    for module in COMPLETE:
+        numbers = {
+            (module, name)
+            for name, value in vars(importlib.import_module(module)).items()
+            if name.isupper() and not name.startswith("_") and isinstance(value, int | float) and name not in ELSEWHERE
+        }
+        imported = {("perseid.serve.limits", name) for name in ("ENVELOPE", "HEADER", "LIFETIME", "UNKNOWN_SERIAL")}
+        assert numbers - imported <= named

@@ -1,0 +1,86 @@
+"""What strangers send stands in one line of printable text, within its limit, and can be read back."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.log_text import CUT, MAX_TEXT, escaped, field, json_text, text_of
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=80)
+ANY_OCTETS = st.binary(max_size=80)
+
+
+def unescaped(shown: str) -> bytes:
+    """The octets that an escaped field stands for."""
+
+    def character(found: re.Match[str]) -> str:
+        short, number = found["short"], int(found["number"] or "0", 16)
+        if short:
+            return {"n": "\n", "r": "\r", "t": "\t"}.get(short, short)
+        return chr(number + 0xDC00) if found["octet"] and number >= 0x80 else chr(number)
+
+    inner = shown[1:-1] if shown.startswith('"') else shown
+    pattern = r'\\(?:(?P<short>[nrt"\\])|(?:(?P<octet>x)|u|U)(?P<number>(?<=x)..|(?<=u).{4}|(?<=U).{8}))'
+    return re.sub(pattern, character, inner).encode("utf-8", "surrogateescape")
+
+
+@given(ANY_TEXT, st.integers(8, 400))
+def test_any_text_becomes_printable_and_stays_within_its_limit(text: str, limit: int) -> None:
+    for shown in (escaped(text, limit), field(text, limit), json_text(text, limit)):
+        assert shown.isprintable()
+        assert len(shown.encode()) <= limit
+
+
+@given(ANY_OCTETS)
+def test_a_field_that_was_not_cut_says_exactly_which_octets_came(octets: bytes) -> None:
+    assert unescaped(field(text_of(octets), 10_000)) == octets
+
+
+@given(ANY_TEXT)
+def test_json_says_the_same_text(text: str) -> None:
+    written = json_text(text, 10_000)
+    assert written.isascii()
+    json.loads(written).encode("utf-8")  # no surrogates, which strict readers refuse
+    if not re.search("[\ud800-\udfff]", text):
+        assert json.loads(written) == text
+
+
+@given(ANY_TEXT, st.integers(8, 100))
+def test_cut_json_is_json_still(text: str, limit: int) -> None:
+    found = json.loads(json_text(text, limit))
+    assert found.removesuffix(CUT) in found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("10.1/abc", "10.1/abc"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ('say "x"\\', '"say \\"x\\"\\\\"'),
+        ("a\r\n\tb", '"a\\r\\n\\tb"'),
+        ("\x1b[31mred", '"\\x1b[31mred"'),
+        ("\x7f", '"\\x7f"'),
+        ("a\u202eb\u2028c\x85\xa0", '"a\\u202eb\\u2028c\\u0085\\u00a0"'),
+        ("\U000e0001", '"\\U000e0001"'),
+        ("Zürich", '"Zürich"'),
+        ("x" * 600, '"' + "x" * (MAX_TEXT - 5) + '…"'),
+    ],
+)
+def test_a_field_is_quoted_and_escaped_where_it_must_be(text: str, shown: str) -> None:
+    assert field(text) == shown
+
+
+def test_octets_that_are_no_text_are_shown_as_octets() -> None:
+    assert field(text_of(b"10.1/\xff\xfe")) == '"10.1/\\xff\\xfe"'
+    assert json.loads(json_text(text_of(b"10.1/\xff"))) == "10.1/\\xff"
+    assert json_text("\x7f") == '"\\u007f"'
+
+
+def test_a_message_keeps_its_words_and_loses_what_is_too_long() -> None:
+    assert escaped('nothing to escape: \\ and "') == 'nothing to escape: \\ and "'
+    assert escaped("ä" * 1000, 20) == "ä" * 8 + CUT
+    assert escaped("ä" * 10, 20) == "ä" * 10

@@ -1,0 +1,317 @@
+"""A log has one line for each thing, whatever is in it, in a form for people and in one for programs."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.registry.config_keys import LogFormat
+from perseid.serve import logs
+from perseid.serve.log_output import MAX_LINE, Output
+from perseid.serve.logs import LineFormatter, LineHandler, Log, Style, fields
+
+TEXT, AS_JSON = Style("control"), Style("control", json=True)
+SECRET = "geheim-4711"
+ANY = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=3_000),
+    st.binary(max_size=300),
+    st.integers(),
+    st.floats(),
+    st.none(),
+    st.booleans(),
+)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Unwilling:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(SECRET)
+
+    __repr__ = __str__
+
+
+def record(
+    message: object,
+    *arguments: object,
+    importance: int = logging.INFO,
+    error: BaseException | None = None,
+    **given: object,
+) -> logging.LogRecord:
+    about = None if error is None else (type(error), error, error.__traceback__)
+    made = logging.LogRecord("perseid.x", importance, __file__, 1, message, arguments, about)
+    made.created = 1_772_366_400.1234
+    made.__dict__.update(fields(**given))
+    return made
+
+
+def lines(style: Style, made: logging.LogRecord) -> str:
+    return LineFormatter(style).format(made)
+
+
+@contextmanager
+def raised(error: BaseException) -> Iterator[BaseException]:
+    """An error as it is after it came through somewhere."""
+
+    def inner() -> None:
+        raise error
+
+    try:
+        inner()
+    except BaseException as caught:  # noqa: BLE001 - it was raised for this
+        yield caught
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Puts back what `configure` changes for the whole process."""
+    root, ours = logging.getLogger(), logging.getLogger("perseid")
+    levels, hooks = (root.level, ours.level), (sys.excepthook, sys.unraisablehook, threading.excepthook)
+    yield
+    for handler in [each for each in root.handlers if isinstance(each, LineHandler)]:
+        root.removeHandler(handler)
+        handler.close()
+    logging.captureWarnings(capture=False)
+    sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def test_text_is_for_people() -> None:
+    made = record(
+        "the view cannot follow %s", "now", importance=logging.WARNING, seq=17, name=b"10.1/a b", why=Colour.RED
+    )
+    assert lines(TEXT, made) == (
+        '2026-03-01T12:00:00.123Z WARNING control the view cannot follow now seq=17 name="10.1/a b" why=RED\n'
+    )
+
+
+def test_json_is_for_programs() -> None:
+    made = record(
+        "x", seq=17, name=b"10.1/\xff", none=None, yes=True, part=0.5, nan=float("nan"), time="high", why=Colour.RED
+    )
+    assert json.loads(lines(AS_JSON, made)) == {
+        "time": "2026-03-01T12:00:00.123Z",
+        "level": "info",
+        "process": "control",
+        "logger": "perseid.x",
+        "message": "x",
+        "seq": 17,
+        "name": "10.1/\\xff",
+        "none": None,
+        "yes": True,
+        "part": 0.5,
+        "nan": "nan",
+        "time_": "high",
+        "why": "RED",
+    }
+
+
+@given(ANY, st.dictionaries(st.text(max_size=20), ANY, max_size=12))
+def test_whatever_is_logged_is_one_printable_line_of_bounded_length(
+    message: object, given_fields: dict[str, object]
+) -> None:
+    made = record("%s", message)
+    made.__dict__["fields"] = given_fields
+    for style in (TEXT, AS_JSON, Style("control", journal=True)):
+        line = lines(style, made)
+        assert line.endswith("\n")
+        assert line[:-1].isprintable()
+        assert len(line.encode()) <= MAX_LINE
+    found = json.loads(lines(AS_JSON, made))
+    assert found["process"] == "control"
+    if isinstance(message, str) and len(message) < 100 and not re.search("[\ud800-\udfff]", message):
+        assert found["message"] == message
+
+
+def test_fields_for_which_there_is_no_room_are_left_out_and_that_is_said() -> None:
+    made = record("m" * 5_000)
+    made.__dict__.update(fields(**{f"field{number}": "x" * 400 for number in range(12)}))
+    for style in (TEXT, AS_JSON):
+        line = lines(style, made)
+        assert len(line.encode()) <= MAX_LINE
+        assert "field0" in line
+        assert "field11" not in line
+    assert json.loads(lines(AS_JSON, made))["cut"] is True
+    assert lines(TEXT, made).endswith(" cut=true\n")
+
+
+def test_an_exception_is_told_by_kind_and_places_and_without_its_words() -> None:
+    cause = KeyError(SECRET)
+    error = ValueError(SECRET)
+    error.__cause__ = cause
+    with raised(error) as caught:
+        text = lines(TEXT, record("it failed", error=caught))
+    assert SECRET not in text
+    assert re.search(r'exception="ValueError in inner:\d+ < raised:\d+, after KeyError"\n', text)
+    with raised(OSError(98, SECRET)) as caught:
+        found = json.loads(lines(AS_JSON, record("it failed", error=caught)))
+    assert found["exception"].startswith("OSError: Address already in use in inner:")
+
+
+def test_a_long_way_of_an_exception_is_cut() -> None:
+    def deeper(levels: int) -> None:
+        if not levels:
+            raise RuntimeError(SECRET)
+        deeper(levels - 1)
+
+    with pytest.raises(RuntimeError) as caught:
+        deeper(100)
+    assert logs.account_of(caught.value).count("deeper:") == logs.MAX_PLACES
+    chain = RuntimeError()
+    for _ in range(10):
+        chain, chain.__context__ = RuntimeError(), chain
+    assert logs.account_of(chain).count("RuntimeError") == logs.MAX_CAUSES
+
+
+def test_what_cannot_be_written_never_raises() -> None:
+    assert "<Unwilling without text>" in lines(TEXT, record("x", it=Unwilling()))
+    assert "(its arguments do not fit)" in lines(TEXT, record("%d", "no number"))
+    assert "(its arguments do not fit)" in lines(AS_JSON, record("%s", Unwilling()))
+    assert json.loads(lines(AS_JSON, record("x", it=10**5_000)))["it"] == "<int without text>"
+    made = record("x")
+    made.__dict__["fields"] = "no mapping"
+    assert lines(TEXT, made).endswith("control x\n")
+
+
+def test_a_record_that_breaks_the_formatter_is_replaced_by_a_line_that_says_so() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
+        handler = LineHandler(Log(AS_JSON, Output(writing)))
+        broken = record("x")
+        broken.created = float("inf")
+        handler.emit(broken)
+        handler.close()
+        line = os.read(found.fileno(), 4096)
+    assert json.loads(line)["message"] == "a line of the log could not be written: perseid.x"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_journal_gets_priorities_and_keeps_the_time_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "journal").open("w+b") as stream:
+        about = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{about.st_dev}:{about.st_ino}")
+        log = logs.configure("resolver-1", LogFormat.TEXT, level=logging.DEBUG, descriptor=stream.fileno())
+        assert log.style == Style("resolver-1", journal=True)
+        ours = logging.getLogger("perseid.x")
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+            ours.log(level, "said")
+        stream.seek(0)
+        assert stream.read().decode().splitlines() == [
+            "<7>DEBUG resolver-1 said",
+            "<6>INFO resolver-1 said",
+            "<4>WARNING resolver-1 said",
+            "<3>ERROR resolver-1 said",
+            "<2>CRITICAL resolver-1 said",
+        ]
+        monkeypatch.setenv("JOURNAL_STREAM", "1:1")  # standard error was redirected since
+        assert not logs.configure("control", "json", descriptor=stream.fileno()).style.journal
+    monkeypatch.delenv("JOURNAL_STREAM")
+    assert not logs.configure("control", "json", descriptor=10_000).style.journal
+
+
+@pytest.mark.usefixtures("quiet")
+def test_configured_again_it_replaces_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab") as stream:
+        logs.configure("control", "text", descriptor=stream.fileno())
+        logs.configure("control", "json", level=logging.WARNING, descriptor=stream.fileno())
+        logging.getLogger("perseid.x").info("not asked for")
+        logging.getLogger("perseid.x").warning("once")
+        logging.getLogger("sqlalchemy.engine").info("never below a warning: %s", SECRET)
+        (line,) = path.read_text().splitlines()
+    assert json.loads(line)["message"] == "once"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_lines_that_were_lost_are_mentioned_in_the_form_of_the_log() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
+        log = logs.configure("control", "json", descriptor=writing)
+        log.output.lost = 3
+        logging.getLogger("perseid.x").warning("here")
+        first, second = found.read(4096).splitlines()
+    assert json.loads(first)["message"] == "here"
+    assert json.loads(second)["message"].startswith("3 lines of the log were lost")
+
+
+PROGRAM = """
+import asyncio, gc, logging, sys, threading, warnings
+from perseid.serve import logs
+
+logs.configure("control", "json")
+secret = "geheim-4711"
+
+class Unraisable:
+    def __del__(self):
+        raise ValueError(secret)
+
+def fail(*_):
+    raise ValueError(secret + "\\nsecond line")
+
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.loop_exception_handler)
+    loop.call_soon(fail, secret)
+    await asyncio.sleep(0.01)
+
+warnings.warn("a warning\\nin two lines", stacklevel=1)
+thread = threading.Thread(target=fail, name="worker\\n1")
+thread.start()
+thread.join()
+Unraisable()
+asyncio.run(main())
+fail()
+"""
+
+
+def test_errors_that_nobody_catches_become_lines_too() -> None:
+    environ = {**os.environ, "PYTHONWARNINGS": "default"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environ, check=False, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert SECRET not in done.stderr
+    found = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [each["message"].split("\n")[0] for each in found][1:] == [
+        "a thread ended by an error: worker",
+        "an error that nobody could be told",
+        "in the event loop: Exception in callback fail",
+        "the process ends by an error",
+    ]
+    assert "a warning\nin two lines" in found[0]["message"]
+    assert all(each["exception"].startswith("ValueError in ") for each in found[1:])
+
+
+def test_processes_without_an_event_loop_or_a_database_do_not_load_one() -> None:
+    rooms = [f"perseid.{room}" for room in ("registry", "ledger", "wire")]
+    heavy = ["asyncio", "msgspec", "sqlalchemy", "cryptography", *rooms]
+    code = f"import sys, perseid.serve.logs, perseid.serve.notify; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_end_by_the_keyboard_and_of_a_thread_that_says_so_are_no_errors() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
+        logs.configure("control", "text", descriptor=writing)
+        sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+        threading.excepthook(threading.ExceptHookArgs((SystemExit, SystemExit(), None, None)))
+        os.set_blocking(found.fileno(), False)
+        assert not found.read(10)

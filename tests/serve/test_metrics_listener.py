@@ -1,0 +1,171 @@
+"""Metrics are served to whoever asks properly, and nobody can hold the listener up."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+
+from perseid.registry.config import Config
+from perseid.serve import metrics_listener
+from perseid.serve.control_counts import ControlCounts
+from perseid.serve.counters import Board
+from perseid.serve.metrics import LedgerState, Sources
+from perseid.serve.metrics_listener import MAX_CONNECTIONS, MetricsListener, listening_socket
+
+
+class Server:
+    """What the listener looks at."""
+
+    def __init__(self, board: Board) -> None:
+        self.counts = ControlCounts()
+        self.reason = ""
+        self.sources = Sources(
+            board=board, counts=self.counts, ready=self.ready, ledger=lambda: LedgerState(1, 1, 1, ready=True)
+        )
+
+    def ready(self) -> str:
+        if self.reason == "raise":
+            raise ConnectionError("secret")
+        return self.reason
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    board = Board.create(1)
+    yield Server(board)
+    board.close()
+    os.close(board.descriptor)
+
+
+@pytest.fixture
+def listener(server: Server) -> Iterator[MetricsListener]:
+    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def port_of(listener: MetricsListener) -> int:
+    assert listener.address is not None
+    return int(listener.address.removeprefix("http://127.0.0.1:").removesuffix("/metrics"))
+
+
+def get(listener: MetricsListener, path: str, method: str = "GET") -> tuple[HTTPResponse, str]:
+    connection = HTTPConnection("127.0.0.1", port_of(listener), timeout=30)
+    connection.request(method, path)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response, text
+
+
+def raw(listener: MetricsListener, octets: bytes) -> bytes:
+    """What comes back when octets are sent as they are, until the end."""
+    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30) as client:
+        client.sendall(octets)
+        client.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := client.recv(4096):
+            found += part
+        return found
+
+
+def cut_off(client: socket.socket) -> bool:
+    """Whether the listener ends a connection without a word."""
+    try:
+        return client.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_metrics_are_given_in_the_text_format(listener: MetricsListener, server: Server) -> None:
+    server.counts.answered_at_once((1).to_bytes(4, "big"))
+    response, text = get(listener, "/metrics?x=1")
+    assert response.status == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    assert response.headers["Connection"] == "close"
+    assert 'perseid_requests_total{code="success",operation="resolution",transport="tcp"} 1.0\n' in text
+
+
+def test_ready_says_why_not(listener: MetricsListener, server: Server) -> None:
+    response, text = get(listener, "/ready")
+    assert (response.status, text) == (200, "ready\n")
+    server.reason = "the answers view is built anew"
+    response, text = get(listener, "/ready")
+    assert (response.status, text) == (503, "not ready: the answers view is built anew\n")
+    assert get(listener, "/live")[0].status == 200
+    server.reason = "raise"
+    response, text = get(listener, "/ready")
+    assert (response.status, "secret" in text) == (503, False)
+
+
+def test_a_stuck_event_loop_is_neither_live_nor_ready(
+    listener: MetricsListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_listener, "MAX_SILENCE", -1.0)
+    for path in ("/live", "/ready"):
+        response, text = get(listener, path)
+        assert response.status == 503
+        assert "stuck" in text
+
+
+def test_everything_else_is_refused(listener: MetricsListener) -> None:
+    assert get(listener, "/")[0].status == 404
+    assert get(listener, "/metrics/../etc/passwd")[0].status == 404
+    response, _ = get(listener, "/metrics", "POST")
+    assert response.status == 405
+    assert response.headers["Allow"] == "GET"
+    assert raw(listener, b"\x16\x03\x01 no HTTP\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert raw(listener, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")  # without a host
+    assert raw(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000).startswith(b"HTTP/1.1 431 ")
+    assert raw(listener, b"") == b""
+    assert raw(listener, b"GET /live HTT").startswith(b"HTTP/1.1 400 ")
+    assert get(listener, "/live")[0].status == 200
+
+
+def test_slow_clients_hold_nobody_up_and_are_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_listener, "TIMEOUT", 0.3)
+    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listener:
+        port = port_of(listener)
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
+        for client in slow:
+            client.sendall(b"GET /metrics HT")
+        for client in slow:
+            assert cut_off(client)
+            client.close()
+        assert get(listener, "/live")[0].status == 200
+
+
+def test_there_are_not_more_connections_than_allowed(listener: MetricsListener) -> None:
+    port = port_of(listener)
+    clients = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
+    deadline = time.monotonic() + 30
+    while len(listener._connections) < MAX_CONNECTIONS:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as refused:
+        assert cut_off(refused)
+    for client in clients:
+        client.close()
+    while listener._connections:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert get(listener, "/live")[0].status == 200
+
+
+def test_the_settings_say_where_and_whether(server: Server) -> None:
+    off = Config.parse("[metrics]\nenabled = false", {})
+    with MetricsListener.of(off, server.sources) as listener:
+        assert listener.address is None
+    with MetricsListener.of(Config.parse("[metrics]\nhost = '::1'\nport = 0", {}), server.sources) as listener:
+        assert listener.address is not None
+        assert listener.address.startswith("http://[::1]:")
+    assert Config.parse("", {}).metrics_host == "127.0.0.1"
+
+
+def test_the_port_is_free_again_afterwards(server: Server) -> None:
+    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listener:
+        port = port_of(listener)
+        get(listener, "/metrics")
+    listening_socket("127.0.0.1", port).close()

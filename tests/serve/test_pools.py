@@ -1,0 +1,255 @@
+"""Work is done in bounded pools: too much is refused at once, and never because of what others do over UDP."""
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from perseid.records.server import Transport
+from perseid.registry.config import Config
+from perseid.serve.native_failures import Busy
+from perseid.serve.native_steps import Kind, Work
+from perseid.serve.pools import NICE, THREADS, Figures, Pools
+
+TCP, UDP = Transport.TCP, Transport.UDP
+HOST, OTHER = "192.0.2.1", "198.51.100.1"
+LONG = 60.0  # a bound on waiting for what happens at once
+
+
+def configured(**settings: int) -> Config:
+    lines = [f"{name} = {value}" for name, value in settings.items()]
+    return Config.parse("\n".join(["[limits]", *lines]), {})
+
+
+class Gate:
+    """Work that is not done until the gate is opened."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._open = threading.Event()
+        self.work = Work(kind, self._wait)
+
+    def _wait(self) -> str:
+        assert self._open.wait(LONG)
+        return "done"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@asynccontextmanager
+async def opened(**settings: int) -> AsyncIterator[Pools]:
+    pools = Pools(configured(**settings), lambda: 1_000.0)
+    try:
+        yield pools
+    finally:
+        pools.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), LONG))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - threads tell nobody
+        await asyncio.sleep(0.001)
+
+
+async def begin(pools: Pools, work: Work, host: str, transport: Transport) -> "asyncio.Task[object]":
+    task = asyncio.create_task(pools.do(work, host, transport))
+    await asyncio.sleep(0)  # it is let in, or refused
+    return task
+
+
+def refused(task: "asyncio.Task[object]") -> bool:
+    return task.done() and isinstance(task.exception(), Busy)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_results_and_errors_come_back(kind: Kind) -> None:
+    async def test() -> None:
+        async with opened() as pools:
+            assert await pools.do(Work(kind, lambda: 42), HOST, TCP) == 42
+            with pytest.raises(ZeroDivisionError):
+                await pools.do(Work(kind, lambda: 1 // 0), HOST, UDP)
+            figures = pools.figures()[kind]
+            assert (figures.busy, figures.waiting, figures.done) == (0, 0, 2)
+            assert figures.seconds >= 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_work_is_done_in_threads_of_its_kind_with_their_priority(kind: Kind) -> None:
+    def where() -> tuple[str, int]:
+        return threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def test() -> None:
+        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        async with opened() as pools:
+            found = await pools.do(Work(kind, where), HOST, TCP)
+            assert found == (f"perseid-{kind.value}_0", NICE.get(kind, own))
+
+    run(test)
+
+
+def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", forbidden)
+
+    async def test() -> None:
+        async with opened() as pools:
+            assert await pools.do(Work(Kind.SIGN, lambda: 1), HOST, TCP) == 1
+
+    run(test)
+
+
+def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
+    async def test() -> None:
+        async with opened(arithmetic_queue=8, source_share=100) as pools:
+            gate = Gate(Kind.SIGN)
+            first = [await begin(pools, gate.work, HOST, TCP) for _ in range(6)]
+            assert [refused(task) for task in first] == [False] * 4 + [True] * 2  # half of the queue
+            second = [await begin(pools, gate.work, OTHER, TCP) for _ in range(6)]
+            assert [refused(task) for task in second] == [False] * 4 + [True] * 2
+            third = [await begin(pools, gate.work, "203.0.113.1", TCP) for _ in range(2)]
+            assert [refused(task) for task in third] == [False, True]  # one works and eight wait
+            await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+            figures = pools.figures()[Kind.SIGN]
+            assert figures == Figures(busy=1, waiting=8, full=5)
+            gate.open()
+            done = [task for task in (*first, *second, *third) if not refused(task)]
+            assert await asyncio.gather(*done) == ["done"] * 9
+            assert await pools.do(gate.work, HOST, TCP) == "done"
+
+    run(test)
+
+
+def test_udp_fills_a_quarter_of_a_queue_and_tcp_has_the_rest() -> None:
+    async def test() -> None:
+        async with opened(arithmetic_queue=8) as pools:
+            gate = Gate(Kind.VERIFY)
+            flood = [await begin(pools, gate.work, f"203.0.113.{number}", UDP) for number in range(20)]
+            assert sum(map(refused, flood)) == 18
+            honest = await begin(pools, gate.work, "203.0.113.0", TCP)
+            assert not refused(honest)
+            gate.open()
+            assert await honest == "done"
+            await asyncio.gather(*(task for task in flood if not refused(task)))
+
+    run(test)
+
+
+def test_kinds_do_not_wait_for_each_other() -> None:
+    async def test() -> None:
+        async with opened(arithmetic_queue=4) as pools:
+            gate = Gate(Kind.AGREE)
+            waiting = [await begin(pools, gate.work, f"203.0.113.{number}", TCP) for number in range(9)]
+            for kind in set(Kind) - {Kind.AGREE}:
+                assert await pools.do(Work(kind, lambda: 1), HOST, TCP) == 1
+            gate.open()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(test)
+
+
+def test_who_has_used_up_the_budget_is_refused_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "thread_time", itertools.count(step=10).__next__)  # everything takes ten seconds
+
+    async def test() -> None:
+        async with opened() as pools:
+            work = Work(Kind.AGREE, lambda: 1)
+            assert await pools.do(work, HOST, UDP) == 1
+            with pytest.raises(Busy):
+                await pools.do(work, HOST, UDP)
+            assert pools.figures()[Kind.AGREE] == Figures(done=1, over_budget=1, seconds=10)
+            assert await pools.do(work, HOST, TCP) == 1
+            pools.configure(configured())
+            assert await pools.do(work, HOST, UDP) == 1
+
+    run(test)
+
+
+def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
+    async def test() -> None:
+        async with opened(failed_proofs=2) as pools:
+            for _ in range(2):
+                pools.failed_proof(HOST, UDP)
+            assert pools.is_locked_out(HOST, UDP)
+            assert not pools.is_locked_out(HOST, TCP)
+            with pytest.raises(Busy):
+                await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, UDP)
+            assert await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, TCP) == 1
+            assert await pools.do(Work(Kind.READ, lambda: 1), HOST, UDP) == 1
+
+    run(test)
+
+
+def test_whoever_goes_away_leaves_the_queue_but_not_the_thread() -> None:
+    async def test() -> None:
+        async with opened() as pools:
+            gate = Gate(Kind.SIGN)
+            working = await begin(pools, gate.work, HOST, TCP)
+            await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+            waiting = await begin(pools, gate.work, HOST, TCP)
+            for task in (working, waiting):
+                task.cancel()
+            await asyncio.gather(working, waiting, return_exceptions=True)
+            assert working.cancelled()
+            assert waiting.cancelled()
+            await until(lambda: pools.figures()[Kind.SIGN].waiting == 0)
+            assert pools.figures()[Kind.SIGN].busy == 1
+            gate.open()
+            await until(lambda: pools.figures()[Kind.SIGN].busy == 0)
+            assert pools.figures()[Kind.SIGN].done == 1
+
+    run(test)
+
+
+def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
+    async def test() -> None:
+        pools = Pools(configured())
+        gate = Gate(Kind.SIGN)
+        working = await begin(pools, gate.work, HOST, TCP)
+        await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+        waiting = await begin(pools, gate.work, HOST, TCP)
+        gate.open()
+        await asyncio.to_thread(pools.close)
+        assert await working == "done"
+        outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+        assert outcome == "done" or isinstance(outcome, Busy)  # as the thread was quicker or slower
+        with pytest.raises(Busy):
+            await pools.do(gate.work, HOST, TCP)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("perseid-sign")]
+
+    run(test)
+
+
+def test_work_that_waits_when_the_pools_are_closed_is_refused() -> None:
+    async def test() -> None:
+        pools = Pools(configured())
+        gate = Gate(Kind.SIGN)
+        working = await begin(pools, gate.work, HOST, TCP)
+        await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+        waiting = await begin(pools, gate.work, HOST, TCP)
+        closing = asyncio.create_task(asyncio.to_thread(pools.close))
+        with pytest.raises(Busy):
+            await waiting
+        gate.open()
+        assert await working == "done"
+        await closing
+
+    run(test)
+
+
+def test_every_kind_has_threads() -> None:
+    assert set(THREADS) == set(Kind)
+    assert set(NICE) < set(Kind)
+    assert Kind.AGREE not in NICE  # it computes with the interpreter's lock in its hands

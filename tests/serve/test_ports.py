@@ -1,0 +1,80 @@
+"""Whether a port can be served at, and who has it."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perseid.records.server import Transport
+from perseid.serve import ports
+from perseid.serve.ports import Looked, look
+
+KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
+BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: transport.name)
+
+
+@pytest.fixture
+def taken(transport: Transport) -> Iterator[socket.socket]:
+    """A socket of this process that has a port."""
+    with socket.socket(socket.AF_INET, KINDS[transport]) as made:
+        made.bind(("127.0.0.1", 0))
+        if transport == Transport.TCP:
+            made.listen(1)
+        yield made
+
+
+@BOTH
+def test_a_port_that_is_free(transport: Transport, taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    taken.close()
+    assert look("127.0.0.1", port, transport) == Looked()
+    assert look("localhost", port, transport) == Looked()
+
+
+@BOTH
+def test_who_has_a_port(transport: Transport, taken: socket.socket) -> None:
+    looked = look("127.0.0.1", taken.getsockname()[1], transport)
+    assert (looked.problem, looked.taken) == ("Address already in use", True)
+    (holder,) = looked.holders
+    assert holder.process == os.getpid()
+    assert "python" in holder.command
+    assert str(holder) == f"process {os.getpid()} ({holder.command})"
+
+
+def test_a_socket_that_only_shares_the_port_with_others_is_in_the_way_too() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(("127.0.0.1", 0))
+        assert look("127.0.0.1", made.getsockname()[1], Transport.UDP).taken
+
+
+@BOTH
+def test_where_the_system_does_not_say_nobody_is_named(
+    transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ports, "PROC", tmp_path)
+    (tmp_path / "1" / "fd").mkdir(parents=True)
+    (tmp_path / "1" / "fd" / "0").write_text("no link")
+    (tmp_path / "2").mkdir()
+    looked = look("127.0.0.1", taken.getsockname()[1], transport)
+    assert (looked.taken, looked.holders) == (True, ())
+
+
+@BOTH
+def test_a_port_that_somebody_just_looked_at_is_free(
+    transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ports, "PROC", tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: taken.close())
+    assert look("127.0.0.1", taken.getsockname()[1], transport) == Looked()
+
+
+@BOTH
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no.such.name.invalid"])
+def test_an_address_that_is_not_ours(transport: Transport, host: str) -> None:
+    looked = look(host, 2641, transport)
+    assert looked.problem
+    assert not looked.taken

@@ -1,0 +1,50 @@
+"""The load generator of the server's bench asks what it is told to, and counts what comes back."""
+
+import socket
+import threading
+
+import pytest
+
+from bench.serving.bare import TCP, UDP, bare
+from bench.serving.load import KEPT, Generator, Order
+from bench.serving.processes import Watch, memory, parts
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(UDP, UDP), (TCP, TCP), (KEPT, TCP)])
+def test_every_answer_is_counted_and_nothing_else(mode: str, kind: str) -> None:
+    with bare(kind) as server:
+        watch = Watch(server.pid)
+        tally = Generator(Order(mode, server.native, "1/%d", 100, 0.2, sockets=4, window=1)).run()
+        wrong = Generator(Order(mode, server.native, "1/%d", 100, 0.1, code=100, sockets=4, window=1)).run()
+        assert list(parts(server.pid)) == [server.pid]
+        assert sum(watch.spent().values()) >= 0
+        assert memory(server.pid).resident > memory(server.pid).own > 0
+    assert tally.answered > 0
+    assert (tally.wrong, tally.lost, tally.reopened) == (0, 0, 0)
+    assert wrong.answered == 0
+    assert wrong.wrong > 0
+
+
+def test_what_is_not_answered_is_lost() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        tally = Generator(Order(UDP, deaf.getsockname(), "1/%d", 100, 0.1, sockets=2, window=3)).run()
+    assert (tally.answered, tally.lost) == (0, 6)
+
+
+def test_a_connection_that_is_not_kept_is_noticed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def serve_nobody() -> None:
+            for _ in range(3):
+                came, _ = door.accept()
+                came.recv(65_536)
+                came.close()
+
+        thread = threading.Thread(target=serve_nobody)
+        thread.start()
+        tally = Generator(Order(KEPT, door.getsockname()[:2], "1/%d", 100, 0.3, sockets=1, window=1)).run()
+        thread.join()
+    assert tally.reopened == 3
+    assert tally.answered == 0
+    assert tally.lost >= 3
