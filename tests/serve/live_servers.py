@@ -6,6 +6,7 @@ it a prefix with many names, a prefix that refers to another service, and record
 
 import atexit
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +31,10 @@ from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.setup import make_root
 from perseid.wire.client import Answer
+from perseid.wire.envelope import Envelope
+from perseid.wire.fragments import packet_count
 from perseid.wire.responses import Resolved
-from tests.serve.native_client import NativeClient, Serving, Via
+from tests.serve.native_client import Address, NativeClient, Serving, Via
 from tests.serve.native_doors import ADMIN, BY_ADMINS, PREFIX, RECORDS, SERVER_ADMINS, SITE
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET
 
@@ -61,6 +64,8 @@ UNHOMED: Final = ("20.500.11", "20.500.22")
 
 PATIENCE: Final = 30.0
 """Seconds until something that should come has not come."""
+ATTEMPTS: Final = 5
+"""How often a request is sent over UDP in that time: a machine that is busy with other things loses datagrams."""
 
 OPERATOR: Final = LocalOperator("tests")
 
@@ -138,3 +143,24 @@ def indexes(answer: Answer) -> list[int]:
     """The indexes of the values that were found."""
     assert isinstance(answer.body, Resolved), (answer.code, answer.body)
     return [value.index for value in answer.body.values]
+
+
+def over_udp(address: Address, packets: list[bytes]) -> list[bytes]:
+    """Send datagrams from a new port, and give those that answer them, in order. Silence is met as clients do."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        sending.connect(address)
+        sending.settimeout(PATIENCE / ATTEMPTS)
+        for _ in range(ATTEMPTS):
+            for packet in packets:
+                sending.send(packet)
+            found: dict[int, bytes] = {}
+            try:
+                while True:
+                    packet = sending.recv(65_536)
+                    envelope = Envelope.from_bytes(packet)
+                    found[envelope.sequence] = packet
+                    if len(found) == packet_count(envelope.length):
+                        return [found[number] for number in sorted(found)]
+            except TimeoutError:
+                continue
+    raise AssertionError(f"no answer over UDP in {ATTEMPTS} attempts")

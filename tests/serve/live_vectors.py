@@ -29,7 +29,7 @@ from perseid.wire.credentials import add_mac, verify_mac, verify_signature
 from perseid.wire.digest import RequestDigest
 from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.exchange import derive_session_key, shared_secret
-from perseid.wire.fragments import packet_count, split
+from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.header import LIFETIME
 from perseid.wire.message import Message
@@ -37,6 +37,7 @@ from perseid.wire.requests import ChallengeAnswer, ExchangeMode, SessionSetup, w
 from perseid.wire.responses import Challenge, Names, SessionReady, read_response
 from perseid.wire.sessions import Identity, Session
 from tests.ledger.ledgers import SIGNER
+from tests.serve.live_servers import PATIENCE, over_udp
 from tests.serve.native_doors import MADE, PREFIX, PROOFS, RECORDS, SERVER_ADMINS, Clock, recorded_folder
 from tests.serve.other_clocks import OtherClock
 from tests.serve.recorded_answers import Found, compare, compare_packets
@@ -45,10 +46,6 @@ from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import open_message
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, frames_of, key_file, load
 from tests.wire.recorded_sessions import client_half, setup_of
-
-ATTEMPTS: Final = 5
-PATIENCE: Final = 6.0
-"""Seconds for an answer over UDP, so often: a machine that is busy with other things loses datagrams."""
 
 HALVES: Final = ("udp", "tcp")
 """The exchanges were recorded twice, once with clients that prefer UDP and once with others, in a state that was made
@@ -140,30 +137,9 @@ def make_installation(folder: Path, half: str) -> Path:
 # Over the network
 
 
-def over_udp(address: Address, packets: list[bytes]) -> list[bytes]:
-    """Send datagrams, and give those that answer them, in order."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(address)
-        sending.settimeout(PATIENCE)
-        for _ in range(ATTEMPTS):
-            for packet in packets:
-                sending.send(packet)
-            found: dict[int, bytes] = {}
-            try:
-                while True:
-                    packet = sending.recv(65_536)
-                    envelope = Envelope.from_bytes(packet)
-                    found[envelope.sequence] = packet
-                    if len(found) == packet_count(envelope.length):
-                        return [found[number] for number in sorted(found)]
-            except TimeoutError:
-                continue
-    raise AssertionError(f"no answer over UDP in {ATTEMPTS} attempts")
-
-
 def over_tcp(address: Address, octets: bytes) -> bytes:
     """Send octets, and give everything that comes back until the server closes the connection."""
-    with socket.create_connection(address, ATTEMPTS * PATIENCE) as stream:
+    with socket.create_connection(address, PATIENCE) as stream:
         stream.sendall(octets)
         if len(octets) < LENGTH:
             stream.shutdown(socket.SHUT_WR)  # or the server would wait for the rest

@@ -303,10 +303,10 @@ class FakeView:
     prefixes: dict[bytes, bytes] = field(default_factory=dict)
     error: Exception | None = None
 
-    def get(self, name: bytes) -> bytes | None:
+    def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
         if self.error is not None:
             raise self.error
-        return self.handles.get(name.upper())
+        return self.get_prefix(prefix), self.handles.get(name.upper())
 
     def get_prefix(self, prefix: bytes) -> bytes | None:
         return self.prefixes.get(prefix.upper())

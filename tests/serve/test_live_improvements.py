@@ -4,7 +4,6 @@ An answered challenge cannot be used again; a change that comes twice over UDP i
 bound to what they were made for. Connections that are kept open are in `test_live_transport`.
 """
 
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from perseid.wire.message import Message
 from perseid.wire.requests import Name, RemoveValues, Resolve, Values
 from perseid.wire.responses import Resolved
 from perseid.wire.sessions import Session
-from tests.serve.live_servers import PATIENCE, WALL, client_of, entries, indexes, live_installation
+from tests.serve.live_servers import WALL, client_of, entries, indexes, live_installation, over_udp
 from tests.serve.native_client import NativeClient, Serving, Via, serving
 from tests.serve.native_doors import ADMIN, BY_ADMINS, HIDDEN, PREFIX, STD, text_of
 from tests.serve.other_clocks import OtherClock
@@ -91,15 +90,7 @@ def from_several_ports(live: Live, client: NativeClient, message: Message, sessi
     """What the same octets get, one after the other, from several ports."""
     frame = client.client.pack(message, session)
     packets = split(frame.envelope, frame.payload, request=True)
-    found = []
-    for _ in range(PORTS):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-            sending.connect(live.server.native)
-            sending.settimeout(PATIENCE)
-            for packet in packets:
-                sending.send(packet)
-            found.append(sending.recv(600))
-    return found
+    return [b"".join(over_udp(live.server.native, packets)) for _ in range(PORTS)]
 
 
 # Challenges

@@ -168,6 +168,15 @@ def assert_hidden(secrets: list[bytes], places: dict[str, bytes]) -> None:
                 assert form not in octets, f"{form!r} is in {place}"
 
 
+def test_the_search_finds_a_secret_in_whatever_it_is_wrapped() -> None:
+    for secret in (OTHER_SECRET, BINARY_SECRET):
+        told = [b"key=" + secret, secret.hex().encode(), base64.b64encode(b"MAC" + secret), repr([secret]).encode()]
+        told += [base64.b64encode(b"a" + secret + b"behind"), escaped(text_of(b"x " + secret)).encode()]
+        for octets in told:
+            with pytest.raises(AssertionError, match="is in a line"):
+                assert_hidden([secret], {"a line": octets})
+
+
 # What is asked for by somebody who would like to write into the log.
 NASTY = [
     b"a\n2026-01-01T00:00:00.000Z INFO control access transport=tcp code=SUCCESS",

@@ -47,8 +47,8 @@ WRONG_PREFIX: Final = "That prefix doesn't live here"
 class View(Protocol):
     """What is needed of the answers view; `ledger.AnswersReader` is one."""
 
-    def get(self, name: bytes) -> bytes | None:
-        """The items of a handle."""
+    def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
+        """The item of a prefix and the items of a handle, in one state of the view."""
         ...
 
     def get_prefix(self, prefix: bytes) -> bytes | None:
@@ -155,10 +155,10 @@ _NO_HANDLE = bytes(4)  # where a referral could name one
 class Answerer:
     """Answers datagrams. A resolver has one; it keeps nothing from one datagram to the next."""
 
-    __slots__ = ("_always", "_clock", "_get", "_get_prefix", "_refused", "_settings")
+    __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_refused", "_settings")
 
     def __init__(self, view: View, settings: Settings, clock: Callable[[], float]) -> None:
-        self._get = view.get
+        self._get_pair = view.get_pair
         self._get_prefix = view.get_prefix
         self._settings = settings
         self._clock = clock
@@ -215,14 +215,13 @@ class Answerer:
         site = self._settings
         if site.servers > 1 and server_for(name, site.hash_option, site.servers) != site.position:
             return _NOT_MINE
-        about = self._get_prefix(prefix)
+        about, items = self._get_pair(prefix, name)
         head = 0 if about is None else about[0]
         if head & _UNUSED:
             return None
         if not head & _HOMED and not (is_prefix_handle and self._is_marked(suffix)):
             return None if site.recursive and flags & _RECURSIVE else _NOT_HERE
         sensitive = False if is_prefix_handle or about is None else self._is_sensitive(about, suffix)
-        items = self._get(name)
         if items is not None:
             outcome = _found(asked, name, items, sensitive, wanted, flags)
             if outcome is not _NOT_FOUND:

@@ -88,23 +88,26 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came: at once, if it is one public resolution."""
-        transport = self._transport
-        assert transport is not None  # noqa: S101 - the loop has made the connection
         if self._closing:
             return
         if self._reader is None:
             answer = self._service.answer_at_once(data, self.host)
             if answer is not None:
-                transport.write(answer)
-                if not data[KEEP_AT] & KEEP:
-                    self._finish()
-                elif self._writable is None:
-                    self.deadline = self._service.now() + self._service.connections.idle_time
+                self._answered(answer, keep=bool(data[KEEP_AT] & KEEP))
                 return
             self._reader = FrameReader()
         self._reader.feed(data)
         if self._task is None:
             self._next()
+
+    def _answered(self, answer: bytes, *, keep: bool) -> None:
+        """Send an answer that took no time; the connection ends unless the client wants to keep it."""
+        assert self._transport is not None  # noqa: S101 - it brought the request
+        self._transport.write(answer)
+        if not keep:
+            self._finish()
+        elif self._writable is None:
+            self.deadline = self._service.now() + self._service.connections.idle_time
 
     def eof_received(self) -> bool:
         """The client has said everything; what is being answered still goes out."""
@@ -138,28 +141,35 @@ class Connection(asyncio.Protocol):
             if self._task is None and not self._closing and self._transport is not None:
                 self.deadline = self._service.now() + self._service.connections.idle_time
                 self._transport.resume_reading()
+                if self._reader is not None:
+                    self._next()
 
     # Messages
 
     def _next(self) -> None:
-        """Begin with the next message, if a whole one has come."""
+        """Go on with the messages that have come, up to one that takes time."""
         assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - there is data
         try:
-            frame = next(self._reader.frames(), None)
+            for frame in self._reader.frames():
+                octets = frame.envelope.to_bytes() + frame.payload
+                answer = self._service.answer_at_once(octets, self.host)
+                if answer is None:
+                    self.deadline = _NEVER
+                    self._transport.pause_reading()
+                    self._task = asyncio.get_running_loop().create_task(self._serve(frame))
+                    return
+                self._answered(answer, keep=bool(octets[KEEP_AT] & KEEP))
+                if self._closing or self._writable is not None:
+                    return  # nobody reads more; or not before these answers are taken
         except RemoteProtocolError:
             self._refuse()
             return
-        if frame is None:
-            if self._ended:
-                self._finish()
-            elif self._reader.is_idle:
-                self._reader = None
-            else:  # what has begun must end soon, however long the connection may be silent in between
-                self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_time)
-            return
-        self.deadline = _NEVER
-        self._transport.pause_reading()
-        self._task = asyncio.get_running_loop().create_task(self._serve(frame))
+        if self._ended:
+            self._finish()
+        elif self._reader.is_idle:
+            self._reader = None
+        else:  # what has begun must end soon, however long the connection may be silent in between
+            self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_time)
 
     async def _serve(self, frame: Frame) -> None:
         """Answer a message, then take the next one or end."""
