@@ -61,9 +61,9 @@ class _View:
         self._handles, self._prefixes = handles, prefixes
         self.look_ups = 0
 
-    def get(self, name: bytes) -> bytes | None:
+    def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
         self.look_ups += 1
-        return self._handles.get(name.upper())
+        return self._prefixes.get(prefix.upper()), self._handles.get(name.upper())
 
     def get_prefix(self, prefix: bytes) -> bytes | None:
         self.look_ups += 1

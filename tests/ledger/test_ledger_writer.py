@@ -84,64 +84,11 @@ def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: 
     writer.close()
 
 
-def test_who_waits_alone_writes_in_its_own_thread_and_others_queue_up_behind_it(log: Log) -> None:
-    gate = Gate(log)
-    who: list[str] = []
-
-    def append(group: Sequence[Request]) -> list[Outcome]:
-        who.append(threading.current_thread().name)
-        return gate.append(group)
-
-    writer = Writer(append)
-    with ThreadPoolExecutor(1, thread_name_prefix="caller") as pool:
-        first = pool.submit(writer.append, change("first"))
-        assert gate.entered.wait(DEADLINE)
-        others = writer.submit(change("a"), change("b"))
-        gate.let.set()
-        assert [appended(outcome).seq for outcome in first.result(DEADLINE)] == [1]
-        assert [appended(other.result(DEADLINE)).seq for other in others] == [2, 3]
-        assert appended(pool.submit(writer.append, change("last")).result(DEADLINE)[0]).seq == 4
-    assert who == ["caller_0", "ledger writer", "caller_0"]
-    writer.close()
-    with pytest.raises(TooBusy, match="closed"):
-        writer.append(change("late"))
-    assert verified(log) == 4
-
-
-def test_who_brings_much_or_comes_second_is_answered_by_the_writer(writer: Writer) -> None:
-    assert len(writer.append(*[change(str(number)) for number in range(100)])) == 100
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: writer.append(change(f"x{number}"))[0], range(200)))
-    assert sorted(appended(one).seq for one in found) == list(range(101, 301))
-
-
-def test_closing_waits_for_who_writes_in_its_own_thread(log: Log) -> None:
-    gate = Gate(log)
-    writer = Writer(gate.append)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(writer.append, change("first"))
-        assert gate.entered.wait(DEADLINE)
-        closing = pool.submit(writer.close)
-        assert not closing.done()
-        gate.let.set()
-        closing.result(DEADLINE)
-        assert first.done() or first.result(DEADLINE)
-    assert verified(log) == 1
-
-
-def test_a_failure_is_told_to_who_writes_in_its_own_thread(log: Log) -> None:
-    problems: list[Exception] = [StorageFull("no room")]
-
-    def append(group: Sequence[Request]) -> list[Outcome]:
-        if problems:
-            raise problems.pop()
-        return log.append(group)
-
-    writer = Writer(append)
-    with pytest.raises(StorageFull):
-        writer.append(change("a"))
-    assert appended(writer.append(change("a"))[0]).seq == 1
-    writer.close()
+def test_what_is_handed_in_waits_while_somebody_writes_by_other_means(writer: Writer, log: Log) -> None:
+    with writer.held():
+        futures = writer.submit(change("a"), change("b"))
+        assert appended(log.append([change("first")])[0]).seq == 1
+    assert [appended(future.result(DEADLINE)).seq for future in futures] == [2, 3]
 
 
 def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:

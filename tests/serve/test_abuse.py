@@ -46,6 +46,7 @@ STRICT = NOBODY_EXEMPT | {
     "PERSEID_LIMITS_UDP_OCTETS": str(RATE),
     "PERSEID_LIMITS_UDP_BURST": str(BURST),
     "PERSEID_LIMITS_UDP_HANDOVERS": "0",
+    "PERSEID_LIMITS_UDP_HANDOVERS_IN_ALL": "4000",
     "PERSEID_LIMITS_UDP_CHALLENGES": str(CHALLENGES),
     "PERSEID_LIMITS_UDP_CHALLENGE_OCTETS": str(CHALLENGE_OCTETS),
     "PERSEID_LOG_ACCESS": "false",
@@ -145,8 +146,22 @@ def test_answers_that_nobody_reads_do_not_pile_up(server: Serving) -> None:
     assert is_served(server, "127.12.0.1")
 
 
-def test_a_long_message_in_many_pieces_is_bounded_by_time_not_by_luck(server: Serving) -> None:
-    """The greatest message that the protocol knows is read; one octet more is refused at once."""
+def test_who_asks_much_and_reads_late_gets_all_of_it(server: Serving) -> None:
+    request = asking(server, "longer", KEPT)
+    for pieces in ([request] * 30, [request * 30]):
+        with connected("127.12.2.1", server.native) as connection:
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(0.005)
+            time.sleep(0.2)
+            answers = read_frames(connection, 30)
+            assert len(answers) == 30
+            assert all(len(frame.payload) > 200_000 for frame in answers)
+            connection.sendall(asking(server, "n1"))
+            assert len(read_frames(connection, 2)) == 1, "the connection was kept, and ends when that is not asked for"
+
+
+def test_a_message_that_is_longer_than_any_is_refused_before_it_has_come(server: Serving) -> None:
     head = struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, 7, 0, (1 << 18) + 1)
     with connected("127.12.1.1", server.native) as connection:
         connection.sendall(head)
@@ -209,7 +224,7 @@ def test_challenges_over_udp_are_bounded_in_number_and_octets_and_tcp_has_its_ow
             packets = len(payload) // 492 + 1
             for number in range(count):
                 if number % (50 // packets + 1) == 0:
-                    time.sleep(0.02)  # resolvers hand over 4,000 a second
+                    time.sleep(0.02)  # resolvers hand over 4,000 a second here
                 with datagrams(f"127.15.{number % 100}.1", server.native) as sending:
                     if packets == 1:
                         sending.send(struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, number + 1, 0, len(payload)) + payload)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import State
 from perseid.ledger.keys import policy_name
 from perseid.names import CaseRule, Handle
+from perseid.names.prefixes import ancestors
 from perseid.records.types import DELEGATION_TYPES
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.facts import Held
@@ -269,7 +270,8 @@ def fold(text: str) -> str:
 
 
 def has_template(prefix: str, here: World) -> bool:
-    records = [record for record in here.kept.values() if fold(record.name) == f"0.NA/{prefix}"]
+    names = {fold(f"0.NA/{each}") for each in (prefix, *ancestors(prefix))}
+    records = [record for record in here.kept.values() if fold(record.name) in names]
     return any(each.type == "HS_NAMESPACE" for record in records for each in record.values)
 
 

@@ -41,8 +41,8 @@ from tests.serve.faults.sources import (
 from tests.serve.installations import NAMES, PREFIX, copy_to, values_of
 from tests.serve.native_client import NativeClient, Serving, Via, serving
 
-QUIET_SECONDS = 2.0
-FLOOD_SECONDS = 2.5
+QUIET_SECONDS = 1.5
+FLOOD_SECONDS = 2.0
 LEAST_PART = 50
 """Resolution during a flood may be slower than without, for clients, server and flood share two cores; but not by more
 than this."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.server import Interface, Purpose, Transport
+from perseid.records.site import Site
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import EARLY_REQUEST_ID, LENGTH, MAX_MESSAGE, Envelope
@@ -262,12 +263,17 @@ def test_an_interface_is_for_what_the_site_says(tmp_path: Path) -> None:
         with client_of(own) as client:
             site = client.site()
         port = own.native[1]
-        interfaces = (Interface(Purpose.QUERY, Transport.UDP, port), Interface(Purpose.ADMIN, Transport.TCP, port))
-        changed = replace(site, serial=site.serial + 1, servers=(replace(site.servers[0], interfaces=interfaces),))
-        for path in directory.glob("siteinfo.*"):
-            path.unlink()
-        (directory / "siteinfo.bin").write_bytes(changed.to_bytes())
-        own.process.send_signal(signal.SIGHUP)
+
+        def offer(serial: int, udp: Purpose, tcp: Purpose) -> Site:
+            interfaces = (Interface(udp, Transport.UDP, port), Interface(tcp, Transport.TCP, port))
+            changed = replace(site, serial=serial, servers=(replace(site.servers[0], interfaces=interfaces),))
+            for path in directory.glob("siteinfo.*"):
+                path.unlink()
+            (directory / "siteinfo.bin").write_bytes(changed.to_bytes())
+            own.process.send_signal(signal.SIGHUP)
+            return changed
+
+        changed = offer(site.serial + 1, Purpose.QUERY, Purpose.ADMIN)
         with client_of(own, Via.TCP, "secret") as tcp, client_of(own, Via.UDP, "secret") as udp:
             eventually(lambda: tcp.site() == changed, "the new site information")
             name = f"{PREFIX}/by-its-interface".encode()
@@ -277,6 +283,16 @@ def test_an_interface_is_for_what_the_site_says(tmp_path: Path) -> None:
             assert udp.resolve(STD).code is ResponseCode.SUCCESS
             assert tcp.create(name, (URL,)).code is ResponseCode.SUCCESS
             assert _early_code(tcp, OpCode.RESOLUTION, Resolve(name)) is ResponseCode.PROTOCOL_ERROR
+            changed = offer(site.serial + 2, Purpose.ADMIN, Purpose.QUERY)
+            eventually(lambda: tcp.site() == changed, "the new site information")
+            assert _early_code(tcp, OpCode.CREATE_HANDLE, body) is ResponseCode.PROTOCOL_ERROR
+            assert tcp.resolve(STD).code is ResponseCode.SUCCESS
+            # Resolvers are exchanged a moment later; until then the old ones answer.
+            eventually(
+                lambda: _early_code(udp, OpCode.RESOLUTION, Resolve(name)) is ResponseCode.PROTOCOL_ERROR,
+                "resolution kept out of UDP",
+            )
+            assert udp.create(name + b"-over-udp", (URL,)).code is ResponseCode.SUCCESS
 
 
 def _early_code(client: NativeClient, opcode: OpCode, body: RequestBody) -> ResponseCode:

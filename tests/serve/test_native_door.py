@@ -226,7 +226,12 @@ def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
 ) -> None:
     case = CASES[name]
     made: list[int] = []
-    door = NativeDoor(registry, make_server(), SITE, checkpoint=lambda: made.append(1))
+
+    def checkpoint() -> bool:
+        made.append(1)
+        return True
+
+    door = NativeDoor(registry, make_server(), SITE, checkpoint=checkpoint)
     visitor = Visitor(door, Transport.TCP if case.tcp_only else transport)
     session = visitor.begin_session(identity) if in_session else None
     body = case.body()

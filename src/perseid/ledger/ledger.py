@@ -92,7 +92,7 @@ class Ledger:
 
     def append(self, *requests: Request) -> list[Outcome]:
         """Hand requests in and wait for them all."""
-        return self._writer.append(*requests)
+        return [future.result() for future in self.submit(*requests)]
 
     def load(
         self, drafts: Iterable[Draft], rests_on: RestsOn | None = None, progress: Progress = lambda _: None
@@ -127,9 +127,21 @@ class Ledger:
         self._told.set()
         return outcome
 
-    def checkpoint(self) -> None:
-        """Sign a checkpoint now, if something was appended since the last one."""
-        self._sign()
+    def checkpoint(self) -> bool:
+        """Have what was appended so far under a signed checkpoint; whether it is so.
+
+        At most one is signed in a second, so this may wait for the next.
+        """
+        with self.reading() as reading:
+            size = reading.size
+        deadline = monotonic() + 2 * PAUSE
+        while True:
+            self._sign()
+            with self.reading() as reading:
+                if (reading.checkpoint_size() or 0) >= size:
+                    return True
+            if self._signer is None or monotonic() > deadline or self._stop.wait(INTERVAL):
+                return False
 
     def wait_until_erased(self, timeout: float) -> bool:
         """Wait until what was erased from the ledger is in no other file either; whether it is so."""

@@ -124,6 +124,7 @@ class Config:
     limits_udp_octets: int
     limits_udp_burst: int
     limits_udp_handovers: int
+    limits_udp_handovers_in_all: int
     limits_udp_challenges: int
     limits_udp_challenge_octets: int
     limits_tcp_challenges: int

@@ -52,6 +52,12 @@ LIMITS: Final[Mapping[str, Limit]] = {
         "How many datagrams that are no public resolution a network may send over UDP; 0 is no limit.",
         "datagrams a second",
     ),
+    "udp_handovers_in_all": Limit(
+        Number(10, 1_000_000),
+        1_000,
+        "How many such datagrams all networks together may send.",
+        "datagrams a second",
+    ),
     "udp_challenges": Limit(
         Number(1, MAX_UDP_CHALLENGES), MAX_UDP_CHALLENGES, "How many challenges wait for an answer over UDP at most."
     ),

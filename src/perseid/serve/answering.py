@@ -16,6 +16,7 @@ passes through. The layout of the view is specified in docs/reference/answers-fo
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
 from typing import Final, Protocol, TypeAlias
@@ -78,6 +79,8 @@ class Settings:
     """The suffix scheme of a prefix that is homed without a policy."""
     default_sensitive: bool = False
     """Whether small and capital letters are told apart there."""
+    templates: bool = False
+    """Whether the settings name a delimiter, so that any name without a record may be made from a base."""
 
     def __post_init__(self) -> None:
         if not -0x8000 <= self.serial <= 0x7FFF:
@@ -230,7 +233,7 @@ class Answerer:
             referral = self._referral(suffix)
             if referral is not None:
                 return referral if refers else None
-        return None if head & _TEMPLATES else _NOT_FOUND
+        return None if head & _TEMPLATES or self._may_inherit(prefix) else _NOT_FOUND
 
     def _is_sensitive(self, about: bytes, suffix: bytes) -> bool:
         """Whether letters are told apart in the names of a prefix; a name that is more than a record's is not ours."""
@@ -242,6 +245,13 @@ class Answerer:
             if scheme == _CORDRA:
                 raise NotUnderstood("the name has a query or a fragment, which is not part of the record's name")
         return case == _SENSITIVE if case else site.default_sensitive
+
+    def _may_inherit(self, prefix: bytes) -> bool:
+        """Whether a template of the settings, or of a prefix that this one is derived from, may make values."""
+        if self._settings.templates:
+            return True
+        above = islice(_ancestors(prefix), MAX_LEVELS)
+        return any(about is not None and about[0] & _TEMPLATES for about in map(self._get_prefix, above))
 
     def _is_marked(self, prefix: bytes) -> bool:
         """Whether this server holds the prefix handles below an ancestor of a prefix."""

@@ -110,7 +110,7 @@ class Control:
             door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
         )
         self._udp = HandedOver(self._service, [socket.socket(fileno=number) for number in orders.resolvers], traffic)
-        self._resolver_orders = _resolver_orders(installation.directory, config, identified)
+        self._resolver_orders = _resolver_orders(installation.directory, config, identified, door)
         self._stopping = asyncio.Event()
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
@@ -118,7 +118,12 @@ class Control:
         for remark in identified.remarks:
             _logger.warning("%s", remark)
         ledger = self._installation.ledger
-        rules = Rules(config.administration, PROFILES[config.default_profile], config.server_listing_allowed)
+        rules = Rules(
+            config.administration,
+            PROFILES[config.default_profile],
+            config.server_listing_allowed,
+            config.templates_delimiter,
+        )
         registry = Registry(ledger, rules)
         server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
         ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
@@ -246,7 +251,7 @@ class Control:
             self._service.connections.configure(config)
             self._service.door, self._service.answerer = door, answerer
             self._service.access = self._access_log(config)
-            self._resolver_orders = _resolver_orders(directory, config, identified)
+            self._resolver_orders = _resolver_orders(directory, config, identified, door)
             _logger.info("settings, keys and site information were read again")
         self._tell({"resolvers": self._resolver_orders, "facts": {}})
 
@@ -259,14 +264,16 @@ class Control:
             os.write(self._orders.status, json.dumps(word).encode() + b"\n")
 
 
-def _resolver_orders(directory: Path, config: Config, identified: Identified) -> dict[str, Any]:
+def _resolver_orders(directory: Path, config: Config, identified: Identified, door: NativeDoor) -> dict[str, Any]:
     """What resolvers are to know; nothing of it is secret."""
     return {
         "answers": str(directory / ANSWERS_NAME),
         "site": settings_to_json(identified.answering_settings()),
+        "resolves": door.resolves_over[Transport.UDP],
         "octets_per_second": config.limits_udp_octets,
         "burst": config.limits_udp_burst,
         "handovers_per_second": config.limits_udp_handovers,
+        "handovers_in_all": config.limits_udp_handovers_in_all,
         "exempt": [str(network) for network in config.limits_exempt_networks],
         "log_format": config.log_format.value,
         "log_level": config.log_level,

@@ -36,7 +36,7 @@ from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, ResponseBody,
 from perseid.wire.server import Proof, Reply, Request
 
 from .native_deciding import Asked, Done, perform, weigh
-from .native_failures import answer_to, internal_error
+from .native_failures import Busy, answer_to, internal_error
 from .native_identity import KINDS, Guard, KeyGone, Proved, asker, claimed, holder, not_proved, proved_by, proving
 from .native_operations import CHANGING, Place, secrets_for, status_values, translate
 from .native_protocol import NativeServer, Unsigned
@@ -95,7 +95,7 @@ class NativeDoor:
         *,
         settings: DoorSettings | None = None,
         status: Callable[[], tuple[Value, ...]] | None = None,
-        checkpoint: Callable[[], object] | None = None,
+        checkpoint: Callable[[], bool] | None = None,
         do: Callable[[Work], object] = lambda step: step.call(),
     ) -> None:
         self.registry = registry
@@ -103,8 +103,8 @@ class NativeDoor:
         self._settings = settings or DoorSettings()
         self._place = Place(registry, site, self._settings.position, status or self.status, checkpoint)
         self._purposes = _purposes(site, self._settings)
-        self.resolves_over_tcp = self._serves(Transport.TCP, OpCode.RESOLUTION)
-        """Whether a resolution over TCP may be answered without asking the door; some sites keep queries out (2.5)."""
+        self.resolves_over = {each: self._serves(each, OpCode.RESOLUTION) for each in Transport}
+        """Whether resolution may be answered without asking the door; some sites keep it out of a transport (2.5)."""
         self._do = do
         self._random = registry.ledger.log.random
         self._lock = Lock()
@@ -384,6 +384,8 @@ class NativeDoor:
         try:
             message = yield from work(Kind.SIGN, self.server.signing(frame.message))
             return self.server.signed(frame, message)
+        except Busy:  # the metrics say how often
+            return Frame(frame.envelope, frame.payload)
         except Exception as error:  # noqa: BLE001 - what was done is done, and this is its answer
             _logger.warning("an answer goes out unsigned: %s", type(error).__qualname__)
             return Frame(frame.envelope, frame.payload)

@@ -69,8 +69,8 @@ class Place:
     position: int
     status: Callable[[], tuple[Value, ...]]
     """The values of `0.SITE/status`."""
-    checkpoint: Callable[[], object] | None = None
-    """Makes a checkpoint; None if this process has no key for it."""
+    checkpoint: Callable[[], bool] | None = None
+    """Makes a checkpoint, and says whether there is one then; None if this process has no key for it."""
 
 
 def translate(request: Request, place: Place) -> Asked:
@@ -237,7 +237,8 @@ def _backup(context: Context) -> Done:
 def _make_checkpoint(place: Place) -> None:
     if place.checkpoint is None:
         raise Refused(ResponseCode.ERROR, "this server has no key to make a checkpoint with")
-    place.checkpoint()
+    if not place.checkpoint():
+        raise Refused(ResponseCode.ERROR, "no checkpoint could be signed", "look into the log of the server")
 
 
 def _on_handle(

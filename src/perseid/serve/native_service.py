@@ -60,7 +60,7 @@ class NativeService:
 
     def answer_at_once(self, octets: bytes, host: str) -> bytes | None:
         """The answer to what came over TCP, if it is one whole public resolution; None if it is anything else."""
-        if not self.door.resolves_over_tcp:
+        if not self.door.resolves_over[Transport.TCP]:
             return None
         access = self.access
         began = perf_counter_ns() if access is not None else 0

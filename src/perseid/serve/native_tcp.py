@@ -138,9 +138,10 @@ class Connection(asyncio.Protocol):
             if not self._writable.done():
                 self._writable.set_result(None)
             self._writable = None
-            if self._task is None and not self._closing and self._transport is not None:
+            transport = self._transport
+            if self._task is None and not self._closing and transport is not None and not transport.is_closing():
                 self.deadline = self._service.now() + self._service.connections.idle_time
-                self._transport.resume_reading()
+                transport.resume_reading()
                 if self._reader is not None:
                     self._next()
 

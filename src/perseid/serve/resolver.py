@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import pack as pack_struct
@@ -37,10 +38,6 @@ from .processes import unblock
 
 LONGEST_WAIT: Final = 0.5
 """Seconds after which the loop looks up although nothing came: for the end, and for lines of the log that wait."""
-
-HANDED_OVER_A_SECOND: Final = 4_000
-"""Datagrams a second that all resolvers together hand over. Control takes some 60 µs for one that comes to nothing, and
-has TCP to look after as well: a flood of them may take a quarter of a core and no more."""
 
 _READ = MAX_PACKET + 1  # one more than any peer sends, so that a longer one is not taken for a whole one
 _OPCODE, _CODE, _NAME = slice(20, 24), slice(24, 28), 48
@@ -68,9 +65,13 @@ class Orders:
     """Where an octet says that the resolver reads its socket."""
     site: str
     """What the site is; see `answering_text`."""
+    resolves: bool
+    """Whether resolution is answered over UDP; otherwise the site record keeps it out, and control says so."""
     octets_per_second: float
     burst: float
     handovers_per_second: float
+    handovers_in_all: float
+    """What all resolvers together may hand over in a second; each has its part of it."""
     exempt: tuple[str, ...]
     log_format: str
     log_level: int
@@ -89,12 +90,12 @@ class Resolver:
         self,
         udp: socket.socket,
         control: socket.socket,
-        answerer: Answerer,
+        answerer: Callable[[bytes], bytes | None],
         counters: Counters,
         traffic: Traffic,
         handovers: Traffic,
         *,
-        share: int = 1,
+        all_handovers: Pace,
         access: AccessLog | None = None,
     ) -> None:
         self._udp = udp
@@ -103,7 +104,7 @@ class Resolver:
         self._counters = counters
         self._traffic = traffic
         self._handovers = handovers
-        self._all_handovers = Pace(HANDED_OVER_A_SECOND / share, HANDED_OVER_A_SECOND / share)
+        self._all_handovers = all_handovers
         self._access = access
         self._refusals = 0
         self._stopping = False
@@ -204,18 +205,26 @@ class Resolver:
                     _logger.debug("an answer was not sent: %s", error.strerror)
 
 
+def _nothing(_: bytes) -> None:
+    """Answer nothing here."""
+
+
 def main(orders: Orders) -> None:
     """The life of a resolver process."""
     log = logs.configure(f"resolver-{orders.number}", orders.log_format, level=orders.log_level)
     udp, control = socket.socket(fileno=orders.udp), socket.socket(fileno=orders.control)
     counters = Board(orders.board).counters(orders.number)
     traffic = Traffic(orders.traffic, orders.octets_per_second, orders.burst, orders.exempt)
-    per_second = orders.handovers_per_second
+    per_second, part = orders.handovers_per_second, orders.handovers_in_all / orders.resolvers
     handovers = Traffic(orders.handovers, per_second, per_second, orders.exempt)
     answers = AnswersReader(Path(orders.answers))
-    answerer = Answerer(answers, settings_from_json(orders.site), time)
+    answerer: Callable[[bytes], bytes | None] = Answerer(answers, settings_from_json(orders.site), time)
+    if not orders.resolves:
+        answerer = _nothing
     access = AccessLog(log) if orders.access_log else None
-    resolver = Resolver(udp, control, answerer, counters, traffic, handovers, share=orders.resolvers, access=access)
+    resolver = Resolver(
+        udp, control, answerer, counters, traffic, handovers, all_handovers=Pace(part, part), access=access
+    )
     signal.signal(signal.SIGTERM, lambda *_: resolver.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the supervisor says when to stop
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

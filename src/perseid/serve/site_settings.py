@@ -78,4 +78,5 @@ def answering_settings(site: Site, position: int, config: Config) -> Settings:
         hash_option=int(site.hash_option),
         default_scheme=policy.scheme,
         default_sensitive=policy.case is CaseRule.SENSITIVE,
+        templates=bool(config.templates_delimiter),
     )

@@ -79,10 +79,15 @@ class Person(ABC, threading.Thread):
                 self.act()
         except Exception:  # noqa: BLE001 - a person who breaks down has seen something that must not be
             self.scene.wrong.append(f"{self.name}: {traceback.format_exc()}")
+        finally:
+            self.leave()
 
     @abstractmethod
     def act(self) -> None:
         """Do one thing."""
+
+    def leave(self) -> None:
+        """Go, for good."""
 
     def wrong(self, text: str) -> None:
         self.scene.wrong.append(f"{self.name}: {text}")
@@ -119,6 +124,9 @@ class Writer(Person):
         self._client.act_as(ADMINISTRATOR, SECRET)
         self._mine: list[History] = []
         self._count = 0
+
+    def leave(self) -> None:
+        self._client.close()
 
     def act(self) -> None:
         if self._in_session and self._client.session is None and not self._begin_session():
@@ -223,6 +231,9 @@ class Reader(Person):
         self._client = scene.client(via)
         self._certified = certified
         self._flags = default_flags(OpCode.RESOLUTION) | (OpFlag.CERTIFY if certified else OpFlag(0))
+
+    def leave(self) -> None:
+        self._client.close()
 
     def act(self) -> None:
         chance = self.random.random()
