@@ -13,6 +13,7 @@ from perseid.records import (
     Certificate,
     CertPermission,
     Claims,
+    Definition,
     HashOption,
     Interface,
     Locations,
@@ -168,6 +169,17 @@ certificates = st.builds(
 )
 texts = st.builds(Text, TEXTS)
 
+_syntaxes = st.sampled_from(
+    ({}, {"pattern": "[a-z]+"}, {"pattern": "("}, {"schema": {"type": "string"}}, {"schema": 1})
+)
+definitions = st.builds(
+    lambda name, text, syntax, example: Definition.make(name, text, example=example, **syntax),
+    TEXTS.filter(lambda text: 0 < len(text.strip()) <= len(text) <= 200),
+    TEXTS,
+    _syntaxes,
+    st.none() | TEXTS,
+)
+
 DATA: Final[dict[type[Any], st.SearchStrategy[Any]]] = {
     Admin: admins,
     ValueList: value_lists,
@@ -176,6 +188,7 @@ DATA: Final[dict[type[Any], st.SearchStrategy[Any]]] = {
     Url: st.builds(Url, TEXTS),
     Namespace: namespaces,
     Locations: locations,
+    Definition: definitions,
     RecordSignature: signatures,
     Certificate: certificates,
 }

@@ -18,11 +18,8 @@ ID = re.compile(r"(?<![A-Za-z0-9])[HPCUAS][0-9]{1,2}(?![A-Za-z0-9])")
 
 LATER = {
     "C6": "later: the handle protocol needs the server",
-    "S4": "later: reverse look-up needs the views",
-    "S5": "later: reports need the views",
     "S6": "later: checking links",
     "S7": "later: checking content",
-    "S10": "later: citing",
     "S14": "later: the protocol for added services",
 }
 

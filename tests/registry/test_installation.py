@@ -22,7 +22,7 @@ from alembic.script import ScriptDirectory
 
 from perseid.ledger import Log, NewerFormat, Signer, Store, WrongClock
 from perseid.ledger.directory import UnsuitableDirectory, prepare
-from perseid.ledger.errors import ReadOnly
+from perseid.ledger.errors import Damaged, ReadOnly
 from perseid.ledger.store import TABLES_VERSION
 from perseid.ledger.verification import open_checkpoint
 from perseid.ledger.verify import verify
@@ -478,10 +478,28 @@ def test_a_newer_ledger_is_refused_and_left_alone(made: Path) -> None:
 
 def test_an_older_ledger_is_opened_when_it_has_been_upgraded(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not upgrade(made, environ={})
-    monkeypatch.setattr(module, "TABLES_VERSION", "0002")
-    with pytest.raises(OlderFormat, match=rf"\(tables 0001, not 0002\); .*perseid upgrade -d {made}"):
+    monkeypatch.setattr(module, "TABLES_VERSION", "9998")
+    with pytest.raises(OlderFormat, match=rf"\(tables {TABLES_VERSION}, not 9998\); .*perseid upgrade -d {made}"):
         opened(made)
     assert upgrade(made, environ={})
+
+
+def test_what_an_upgrade_leaves_to_be_computed_is_computed_also_after_it_was_broken_off(made: Path) -> None:
+    append(made, "a")
+    store = Store.sqlite(made / "ledger.db")
+    with store.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM targets")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "rebuild_outdated", fail)
+        with pytest.raises(RuntimeError, match="plug"):
+            upgrade(made, environ={})
+    with opened(made) as installation, pytest.raises(Damaged, match="rebuild"):
+        installation.ledger.append(change("b"))
+    assert not upgrade(made, environ={})
+    append(made, "b")
+    assert verify(module.new_log(store)).entries == 2
+    store.close()
 
 
 # PostgreSQL

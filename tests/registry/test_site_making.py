@@ -68,7 +68,6 @@ def test_a_new_server(tmp_path: Path) -> None:
     assert [(one.transport, one.purpose, one.port) for one in server.interfaces] == [
         (Transport.TCP, both, 2641),
         (Transport.UDP, Purpose.QUERY, 2641),
-        (Transport.HTTP, both, 8000),
     ]
 
 
@@ -91,15 +90,15 @@ def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeyp
     ],
 )
 def test_where_clients_find_it(host: str, address: str, domain: str | None) -> None:
-    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642, HTTP_PORT=8080), SERVER_KEY.public)
+    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642), SERVER_KEY.public)
     (server,) = made.servers
     assert (str(server.ip), made.attribute("domain")) == (address, domain)
-    assert [one.port for one in server.interfaces] == [2642, 2642, 8080]
+    assert [one.port for one in server.interfaces] == [2642, 2642]
 
 
 def test_where_any_port_will_do_the_usual_one_is_named() -> None:
-    (server,) = new_site(settings(NATIVE_PORT=0, HTTP_PORT=0), SERVER_KEY.public).servers
-    assert [one.port for one in server.interfaces] == [2641, 2641, 8000]
+    (server,) = new_site(settings(NATIVE_PORT=0), SERVER_KEY.public).servers
+    assert [one.port for one in server.interfaces] == [2641, 2641]
 
 
 @given(sites)

@@ -110,12 +110,18 @@ def test_a_stuck_event_loop_is_neither_live_nor_ready(
         assert "stuck" in text
 
 
+def test_who_asks_for_the_head_alone_gets_no_body(listener: MetricsListener) -> None:
+    response, body = get(listener, "/metrics", "HEAD")
+    assert (response.status, body) == (200, "")
+    assert int(response.headers["Content-Length"]) > 0
+
+
 def test_everything_else_is_refused(listener: MetricsListener) -> None:
     assert get(listener, "/")[0].status == 404
     assert get(listener, "/metrics/../etc/passwd")[0].status == 404
     response, _ = get(listener, "/metrics", "POST")
     assert response.status == 405
-    assert response.headers["Allow"] == "GET"
+    assert response.headers["Allow"] == "GET, HEAD"
     assert raw(listener, b"\x16\x03\x01 no HTTP\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert raw(listener, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")  # without a host
     assert raw(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000).startswith(b"HTTP/1.1 431 ")

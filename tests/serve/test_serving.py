@@ -10,14 +10,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from perseid.records.site import Site
 from perseid.records.value import Value
-from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import Resolved
 from tests.cli.installation import call, examples
@@ -291,12 +291,68 @@ def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
         assert is_answered(running, Via.TCP)
 
 
+def test_a_resolver_that_takes_nothing_is_killed_and_started_again(own: Serving) -> None:
+    stopped = children(own, "resolver")
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    with NativeClient(own.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
+        assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
+    assert "although datagrams wait" in own.errors
+    for process in set(children(own, "resolver")) & set(stopped):
+        os.kill(process, signal.SIGCONT)  # nobody asked this one
+
+
+def test_reloads_in_quick_succession_hide_no_crash(own: Serving) -> None:
+    for _ in range(4):
+        own.process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+    eventually(lambda: own.errors.count("were read again") == 4, "four times read again")
+    eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    for count in (1, 2):
+        process = children(own, "resolver")[0]
+        os.kill(process, signal.SIGKILL)
+        eventually(lambda count=count: own.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
+        eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    assert is_answered(own, Via.UDP)
+
+
+def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    settings = directory / "perseid.toml"
+
+    def drawn(server: Serving) -> int:
+        """Octets of answers that control gives, to a network that nothing exempts."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, NativeClient(server.native) as client:
+            asking.bind(("127.9.9.9", 0))
+            asking.connect(server.native)
+            asking.settimeout(0.5)
+            octets = 0
+            for _ in range(30):
+                request = client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/long".encode()), flags=OpFlag.CERTIFY)
+                frame = client.client.pack(request, None)
+                asking.send(frame.envelope.to_bytes() + frame.payload)
+                with suppress(TimeoutError):
+                    while octets < 1 << 17:
+                        octets += len(asking.recv(600))
+                        asking.settimeout(0.05)
+            return octets
+
+    settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 0\n")
+    with serving(directory, "--resolvers", "1") as running:
+        assert drawn(running) > 1 << 16
+        settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 1\nudp_burst = 65536\n")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "were read again" in running.errors, "a line in the log")
+        assert drawn(running) <= 1 << 16
+
+
 # Starting
 
 
-def run(directory: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+def run(directory: Path, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environ = os.environ | {"PERSEID_METRICS_PORT": "0"} | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
 
 
 def test_a_second_server_on_the_same_port_is_refused(server: Serving, tmp_path: Path) -> None:
@@ -304,6 +360,35 @@ def test_a_second_server_on_the_same_port_is_refused(server: Serving, tmp_path: 
     assert done.returncode == 1
     assert "nothing can be served at 127.0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_loaded_from_the_directory_where_it_is_started(tmp_path: Path) -> None:
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    for name in ("selectors", "queue", "lmdb", "uvloop"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working directory was loaded')\n")
+    with command(tmp_path, "serve --json", "-P") as process:
+        assert "native" in until(process, "native")
+
+
+def test_a_port_of_metrics_that_is_taken_is_named_at_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run(copy_to(tmp_path), "--native-port", "0", PERSEID_METRICS_PORT=port)
+    assert done.returncode == 1
+    assert f"metrics cannot be served at 127.0.0.1 port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_standard_output_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    with command(tmp_path, "serve --json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "standard output cannot be written" in line:
+                break
+        assert process.poll() is None
 
 
 def test_what_is_no_installation_is_not_served(tmp_path: Path) -> None:
@@ -323,9 +408,9 @@ def test_an_installation_without_its_server_key_is_not_served_and_the_reason_is_
 
 
 @contextmanager
-def command(directory: Path, words: str) -> Iterator["subprocess.Popen[str]"]:
+def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.Popen[str]"]:
     """A command that serves, in a directory, as a person would type it; ended as they would."""
-    arguments = [sys.executable, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
+    arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
     ports = {"PERSEID_NATIVE_PORT": "0", "PERSEID_METRICS_PORT": "0"}
     with subprocess.Popen(
         arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ports

@@ -67,6 +67,12 @@ def test_the_default_profile_says_what_holds_without_a_policy(tmp_path: Path, pr
     assert (made.default_scheme, made.default_sensitive) == (PROFILES[profile].scheme, profile == "exact")
 
 
+def test_resolvers_are_told_whether_the_settings_name_a_delimiter(tmp_path: Path) -> None:
+    directory = furnish(tmp_path / "a")
+    assert not identified(directory, "").answering_settings().templates
+    assert identified(directory, "[templates]\ndelimiter = '@'").answering_settings().templates
+
+
 def test_it_shows_no_secret(tmp_path: Path) -> None:
     found = identified(furnish(tmp_path / "a"), "[keys]\npassphrase = 'correct horse'")
     assert isinstance(found.key, type(SERVER_KEY))
@@ -90,6 +96,7 @@ def test_it_shows_no_secret(tmp_path: Path) -> None:
         hash_option=st.integers(0, 255),
         default_scheme=st.text(st.characters(codec="utf-8")),
         default_sensitive=st.booleans(),
+        templates=st.booleans(),
     )
 )
 def test_settings_come_back_from_their_text(given_settings: Settings) -> None:

@@ -26,6 +26,7 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Namespaces": {
         "namespace": ("namespaces", "Make namespaces, and say what holds in them."),
+        "type": ("defining", "Register types of values, and see what they are."),
     },
     "Identifiers": {
         "mint": ("minting", "Make new names, and a record for each."),
@@ -42,9 +43,12 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "link": ("linking", "Let two names lead to each other: work and version, thing and metadata."),
         "transfer": ("lives", "Give names to another owner."),
         "redact": ("lives", "Erase a value from the past, for good."),
+        "cite": ("citing", "Cite an identifier: as text, link, BibTeX or CSL-JSON."),
+        "qr": ("citing", "Draw the QR code of an identifier."),
         "explain": ("explaining", "Say whether something would be allowed, and why not."),
     },
     "Finding and history": {
+        "find": ("finding", "Find names by URL, host, type, value, owner or change."),
         "list": ("records", "List the names of a namespace."),
         "history": ("history", "Show what a name was."),
         "log": ("history", "Show what happened in the whole ledger."),

@@ -87,7 +87,8 @@ def registry_of(installation: Installation) -> Registry:
     """The registry over an installation that is open, with the rules of its settings."""
     config = installation.config
     default = PROFILES[config.default_profile]
-    return Registry(installation.ledger, Rules(installation.administration, default, config.server_listing_allowed))
+    rules = Rules(installation.administration, default, config.server_listing_allowed, config.templates_delimiter)
+    return Registry(installation.ledger, rules)
 
 
 def directory_of(given: Path | None) -> Path:

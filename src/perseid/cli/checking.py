@@ -27,6 +27,7 @@ from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKP
 from perseid.registry.namespaces import namespaces
 from perseid.registry.policy import Policy
 from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.type_registry import type_refusals
 
 from ._counters import counters, how_to_reopen
 from ._findings import Finding, Level, is_wrong
@@ -278,7 +279,7 @@ def _records(facts: Facts, prefix: str, policy: Policy) -> Iterator[Finding]:
         for number, entry in enumerate(_names(facts.reading, prefix), 1):
             if number % CHUNK == 0:
                 tell(number)
-            if problem := _objection(policy, entry):
+            if problem := _objection(facts, policy, entry):
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
     if count:
@@ -294,13 +295,15 @@ def _names(reading: Reading, prefix: str) -> Iterator[Entry]:
         first = page[-1].key + b"\0"
 
 
-def _objection(policy: Policy, entry: Entry) -> str:
+def _objection(facts: Facts, policy: Policy, entry: Entry) -> str:
     """What the policy has against a name or its record."""
     if entry.state is State.ABSENT:
         return ""
     complete = entry.state not in (State.RESERVED, State.TOMBSTONE)
+    values = entry.record()
     refusals = [
         *policy.check_name(Handle.keepable(entry.handle)),
-        *policy.check_values(entry.record(), complete=complete),
+        *policy.check_values(values, complete=complete),
+        *type_refusals(facts, policy, values),
     ]
     return refusals[0].message if refusals else ""

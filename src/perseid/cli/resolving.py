@@ -117,7 +117,7 @@ def _find(place: Place, query: Query, at: str | None, *, follow: bool, authority
             record = resolved(query, Context(facts, place.who, DOOR, place.registry.now()))
         else:
             record = as_of(facts, place.who, query, entry).resolved
-        said = authority_of(facts, facts.held(query.handle)) if authority else None
+        said = authority_of(facts, facts.held(record.base or query.handle)) if authority else None
     return _Found(record, entry, aliases, said)
 
 
@@ -127,6 +127,8 @@ def _print_json(found: _Found, tail: dict[str, str], *, follow: bool, authority:
     if record.state is not State.NORMAL:
         plain["state"] = record.state.name.lower()
     plain |= tail
+    if record.by_template:
+        plain["madeFrom"] = None if record.base is None else str(record.base)
     if found.entry is not None:
         plain |= {"asOf": found.entry, "seq": record.seq, "changed": _time(record.at)}
     if follow:
@@ -156,8 +158,12 @@ def _hints(found: _Found, tail: dict[str, str]) -> None:
         hint(f"The name is {_WORDS[record.state]}.")
     for what, text in tail.items():
         hint(f"The {what} is for whoever serves the thing: {printable(text)}")
+    if record.by_template:
+        source = "" if record.base is None else f" from the record of {printable(str(record.base))}"
+        hint(f"It has no record of its own: a template made this{source}.")
     if found.entry is not None:
-        hint(f"As of entry {found.entry}; the record is that of entry {record.seq} ({_time(record.at)}).")
+        what = "the latest that it was made from" if record.by_template else "the record"
+        hint(f"As of entry {found.entry}; {what} is that of entry {record.seq} ({_time(record.at)}).")
 
 
 def _print_values(values: tuple[Value, ...]) -> None:

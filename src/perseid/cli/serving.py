@@ -85,7 +85,7 @@ def serve(
         welcome=(LISTENING, *(_suggestions(target) if init_demo else ()), STOP),
     )
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "perseid.serve.supervisor", plan.to_json()])  # noqa: S606 - ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.serve.supervisor", plan.to_json()])  # noqa: S606 - ours
 
 
 def _override(options: dict[str, str | int | None]) -> None:

@@ -120,12 +120,12 @@ class AnswersReader:
 
         It is what a resolver asks for with every request, and one transaction costs less than two.
         """
-        keys = store_key(prefix), store_key(name)
+        prefix, name = store_key(prefix), store_key(name)
         try:
-            return self._fetch_pair(*keys)
+            return self._fetch_pair(prefix, name)
         except (lmdb.Error, Damaged) as error:
             self._let_go(error)
-            return self._insist(lambda: self._fetch_pair(*keys))
+            return self._insist(lambda: self._fetch_pair(prefix, name))
 
     def find(self, name: bytes) -> HandleItem | None:
         """The record that a name means; None if there is none."""
@@ -167,7 +167,9 @@ class AnswersReader:
             return self._insist(lambda: self._fetch(key, prefixes))
 
     def _fetch(self, key: bytes, prefixes: bool) -> bytes | None:
-        generation = self._in_use()
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
         # LMDB keeps finished read transactions and renews them; a snapshot lives for one read only.
         txn = generation.begin(generation.prefixes if prefixes else generation.handles)
         try:
@@ -177,19 +179,16 @@ class AnswersReader:
             txn.abort()
 
     def _fetch_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
-        generation = self._in_use()
-        txn = generation.begin(generation.handles)
-        try:
-            self._check(generation, txn)
-            return txn.get(prefix, None, generation.prefixes), txn.get(name)
-        finally:
-            txn.abort()
-
-    def _in_use(self) -> Generation:
         generation = self._generation
         if generation is None or self._words[WORD_GENERATION] != generation.number:
             generation = self._current()
-        return generation
+        txn = generation.begin(generation.handles)
+        try:
+            if self._words[WORD_NEEDED]:
+                self._check(generation, txn)
+            return txn.get(prefix, None, generation.prefixes), txn.get(name)
+        finally:
+            txn.abort()
 
     def _check(self, generation: Generation, txn: Transaction) -> None:
         """Refuse a view that has not come as far as the state file says it must."""

@@ -13,8 +13,8 @@ from .chain import jump_of_next
 from .entry import Entry
 from .rows import EntryRow, one_row
 from .schema import Statements, entries, records
-from .target_keys import targets_of
 from .tree import Frontier
+from .value_keys import keys_of
 from .verification import EMPTY_ROOT
 
 CHUNK: Final = 2_000
@@ -60,7 +60,7 @@ class Bulk:
         for key, seq, at, previous, jump, nth, body in self._connection.execute(_BEFORE, {"keys": list(set(keys))}):
             latest[key] = seq, nth
             self._links[seq] = previous, jump
-            gone += [(target, seq) for target in targets_of(Entry.from_body(seq, at, body).contents())]
+            gone += [(target, seq) for target in keys_of(Entry.from_body(seq, at, body).contents())]
         current: dict[bytes, Entry] = {}
         for key, (entry, token, leaf, body) in zip(keys, chunk, strict=True):
             previous, nth = latest.get(key, (0, 0))
@@ -70,7 +70,7 @@ class Bulk:
             latest[key] = entry.seq, nth + 1
             self._links[entry.seq] = previous, jump
             current[key] = entry
-        new = [(target, entry.seq) for entry in current.values() for target in targets_of(entry.contents())]
+        new = [(target, entry.seq) for entry in current.values() for target in keys_of(entry.contents())]
         statements = self._statements
         self._many(statements.insert_entry, rows)
         self._many(statements.insert_node, nodes)

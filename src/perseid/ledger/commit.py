@@ -17,8 +17,8 @@ from .errors import Damaged, LeaseClosed, Moved
 from .requests import Append, Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
 from .rows import EntryRow, one_row
 from .schema import MANY, OTHER_SCOPES, Statements
-from .target_keys import targets_of
 from .tree import Frontier
+from .value_keys import keys_of
 
 _SECRET = b"HS_SECKEY"
 _TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
@@ -173,12 +173,12 @@ class Commit:
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
 
-    def _move_targets(self, before: Entry | None, contents: Iterable[bytes], seq: int) -> None:
+    def _move_targets(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
         if before is not None:
-            for target in targets_of(before.contents()):
+            for target in keys_of(before.contents()):
                 if self._targets.pop((target, before.seq), None) is None:
                     self._targets[target, before.seq] = False
-        for target in targets_of(contents):
+        for target in keys_of(contents):
             self._targets[target, seq] = True
 
     def _latest_of(self, key: bytes) -> int:

@@ -25,8 +25,8 @@ from .log import SQL_VIEWS, TOKEN_LENGTH, Log, without_collecting
 from .requests import RestsOn
 from .rows import EntryRow, one_row
 from .runs import RUN_OCTETS, Runs
-from .target_keys import targets_of
 from .tree import Frontier
+from .value_keys import keys_of
 
 CHUNK: Final = 2_000
 """Names that are worked on at a time."""
@@ -138,7 +138,7 @@ class Load:
             rows.append((seq, at, 0, 0, 1, token, leaf, body))
             token = b""
             records.append((key, seq))
-            targets += [(target, seq) for target in targets_of(contents)]
+            targets += [(target, seq) for target in keys_of(contents)]
             place = store_key(key)
             item = item_octets(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), place)
             if item is not None:

@@ -134,9 +134,16 @@ class Reading:
     def leading_to(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> list[tuple[bytes, Entry]]:
-        """Records by where they lead: the keys of `target_keys` from `first` up to `end`, behind the last one seen."""
-        self._cursor.execute(self._statements.leading_to, (first, end, *after, limit, 0))
+        """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen."""
+        self._cursor.execute(self._statements.leading_to, (*max(after, (first, 0)), end, limit, 0))
         return [(row[0], entry_of(row[1:])) for row in self._cursor.fetchall()]
+
+    def target_rows(
+        self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
+    ) -> list[tuple[bytes, int]]:
+        """The same without the records: each key, and the number of the entry."""
+        self._cursor.execute(self._statements.target_rows, (*max(after, (first, 0)), end, limit, 0))
+        return [(row[0], row[1]) for row in self._cursor.fetchall()]
 
     def last_erasure(self) -> int:
         """The last entry with which data was erased that everybody could read; 0 if there is none."""

@@ -100,7 +100,8 @@ targets = Table(
     Column("seq", _Number, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""Where records lead: a key made from a URL (see `target_keys`), and the latest entry of a record that holds it."""
+"""How records are found: a key made from where one leads or what it holds (see `target_keys`, `value_keys`), and the
+latest entry of the record."""
 
 views = Table(
     "views",
@@ -189,6 +190,7 @@ class Statements:
     identity: str
     names: str
     leading_to: str
+    target_rows: str
     last_erasure: str
     current: str
     checkpoint: str
@@ -233,8 +235,15 @@ def compile_statements(name: str) -> Statements:
     limit: Any = bindparam("limit", type_=Integer)
     none: Any = bindparam("offset", type_=Integer)  # which SQLite's dialect would add by itself, unnamed
     behind = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
+    place = tuple_(targets.c.target, targets.c.seq)
     latest = select(entries).join(records, records.c.seq == entries.c.seq)
     state = select(head.c.seq, head.c.at, head.c.frontier)
+
+    def found_behind(columns: Any) -> Any:
+        """Rows of a range behind a place. The one lower bound is the place, so that an index leads there at once."""
+        within = columns.where(behind < place, targets.c.target < last).order_by(targets.c.target, targets.c.seq)
+        return within.limit(limit).offset(none)
+
     return Statements(
         insert_entry=text(entries.insert()),
         rewrite_body=text(update(entries).values(body=bindparam("new_body")).where(entries.c.seq == wanted)),
@@ -279,15 +288,8 @@ def compile_statements(name: str) -> Statements:
         names=text(
             latest.where(records.c.key >= first, records.c.key < last).order_by(records.c.key).limit(limit).offset(none)
         ),
-        leading_to=text(
-            select(targets.c.target, entries)
-            .join(entries, entries.c.seq == targets.c.seq)
-            .where(targets.c.target >= first, targets.c.target < last)
-            .where(tuple_(targets.c.target, targets.c.seq) > behind)
-            .order_by(targets.c.target, targets.c.seq)
-            .limit(limit)
-            .offset(none)
-        ),
+        leading_to=text(found_behind(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))),
+        target_rows=text(found_behind(select(targets.c.target, targets.c.seq))),
         last_erasure=text(select(func.max(redactions.c.by)).where(redactions.c.public == literal_column("1"))),
         current=text(
             select(records.c.key, entries)

@@ -17,7 +17,7 @@ from .errors import Contention, LedgerError, TooBusy
 from .log import Log
 from .rows import change_of, one_row
 from .schema import Compiler, ledger, records, redactions, targets, views
-from .target_keys import targets_of
+from .value_keys import keys_of
 
 CHUNK: Final = 2_000
 """Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
@@ -49,6 +49,16 @@ def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: Non
         except _Erased:
             continue
         return done
+
+
+def rebuild_outdated(log: Log, progress: Callable[[int], None] = lambda _: None) -> None:
+    """Rebuild the views that an upgrade of the tables left nowhere, because other rows belong into them now."""
+    with log.store.reading() as connection:
+        outdated = (
+            connection.execute(select(views.c.name).where(views.c.seq < 0).order_by(views.c.name)).scalars().all()
+        )
+    for name in outdated:
+        rebuild(log, name, progress)
 
 
 def drop_unfinished(log: Log) -> None:
@@ -170,10 +180,10 @@ def _apply_targets(cursor: Any, texts: _Texts, changes: Sequence[Change], before
     moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
     for change in changes:
         if (old := before.get(change.seq)) is not None:
-            for target in targets_of(old.contents):
+            for target in keys_of(old.contents):
                 if moved.pop((target, old.seq), None) is None:
                     moved[target, old.seq] = False
-        moved |= {(target, change.seq): True for target in targets_of(change.contents)}
+        moved |= {(target, change.seq): True for target in keys_of(change.contents)}
     for text_, wanted in ((texts.delete, False), (texts.insert, True)):
         if rows := sorted(row for row, there in moved.items() if there is wanted):
             cursor.executemany(text_, rows)

@@ -25,7 +25,7 @@ BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
 milliseconds, so whoever needs longer has stopped."""
 
-TABLES_VERSION: Final = "0001"
+TABLES_VERSION: Final = "0002"
 """The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
 Versions are numbers of four digits, so a later one is greater."""
 

@@ -89,7 +89,11 @@ class Range:
 
     def finds(self, contents: Iterable[bytes]) -> bool:
         """Whether one of a record's values, in their binary form, is really what was asked for."""
-        return any(self.whole_first <= key < self.whole_end for data in _urls(contents) for key in _whole_keys(data))
+        return any(self.holds(keys) for content in contents for keys in places_of(content))
+
+    def holds(self, keys: Iterable[bytes]) -> bool:
+        """Whether one of the whole keys of a place is in it."""
+        return any(self.whole_first <= key < self.whole_end for key in keys)
 
 
 def targets_of(contents: Iterable[bytes]) -> set[bytes]:
@@ -105,13 +109,34 @@ def targets_of(contents: Iterable[bytes]) -> set[bytes]:
     return keys
 
 
+def places_of(content: bytes) -> list[tuple[bytes, ...]]:
+    """Where a value in its binary form leads: the whole keys of each place, the one by its host first."""
+    return [_whole_keys(data) for data in _urls((content,))]
+
+
+def url_text(key: bytes) -> bytes:
+    """The URL or text that the first key of a place was made from, in the form in which those that mean the same are
+    equal.
+    """
+    if not key.startswith(_URL):
+        return key[1:]
+    reversed_host, _, rest = key[1:].partition(b":")
+    before, slash, path = rest.partition(b"/")
+    scheme, colon, port = before.partition(b":")
+    return (scheme or _UNWRITTEN_SCHEME) + b"://" + _written_host(reversed_host) + colon + port + slash + path
+
+
+def _written_host(part: bytes) -> bytes:
+    """A host as it stands in a URL, from the form that it has in a key."""
+    if not part.startswith(b"["):
+        return b".".join(part[:-1].split(b".")[::-1])
+    inner = part[1:-1]
+    return inner if _IPV4.fullmatch(inner) else b"[" + str(IPv6Address(bytes.fromhex(inner.decode()))).encode() + b"]"
+
+
 def url_exact(url: str | bytes) -> Range:
     """Everything that leads to this URL."""
-    key = _whole_keys(_octets(url).strip())[0]
-    is_cut = len(key) >= KEY_LENGTH  # a key of just this length may have been cut, too
-    if is_cut:
-        return Range(key[:KEY_LENGTH], _behind(key[:KEY_LENGTH]), is_cut, key, key + b"\0")
-    return Range(key, key + b"\0", is_cut, key, key + b"\0")
+    return one_key(_whole_keys(_octets(url).strip())[0])
 
 
 def url_leading(text: str | bytes) -> Range:
@@ -121,7 +146,7 @@ def url_leading(text: str | bytes) -> Range:
     subdomains. From the path on it is a matter of characters: `https://example.org/items/1` finds `/items/10` as
     well. What ends before the host does (`https:`) finds only text that is no URL.
     """
-    return _beginning(_whole_keys(_octets(text).lstrip())[0])
+    return beginning(_whole_keys(_octets(text).lstrip())[0])
 
 
 def host(name: str, *, subdomains: bool) -> Range:
@@ -137,12 +162,12 @@ def host(name: str, *, subdomains: bool) -> Range:
         found = _address_part(stripped.removeprefix("[").removesuffix("]").encode("utf-8", "surrogatepass"))
     if found is None:
         raise InvalidData(f"{name[:40]!r} is neither a host name nor an address")
-    return _beginning(_URL + found + (b"" if subdomains else b":"))
+    return beginning(_URL + found + (b"" if subdomains else b":"))
 
 
 def path_leading(text: str | bytes) -> Range:
     """Everything that leads to a path which begins like this, on any host; the slash at its front may be left out."""
-    return _beginning(_PATH + _rooted(_octets(text)))
+    return beginning(_PATH + _rooted(_octets(text)))
 
 
 def _octets(text: str | bytes) -> bytes:
@@ -151,9 +176,18 @@ def _octets(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
-def _beginning(prefix: bytes) -> Range:
+def beginning(prefix: bytes) -> Range:
+    """All keys that begin like this."""
     cut = prefix[:KEY_LENGTH]
     return Range(cut, _behind(cut), len(prefix) > KEY_LENGTH, prefix, _behind(prefix))
+
+
+def one_key(key: bytes) -> Range:
+    """One key and no other."""
+    is_cut = len(key) >= KEY_LENGTH  # a key of just this length may have been cut, too
+    if is_cut:
+        return Range(key[:KEY_LENGTH], _behind(key[:KEY_LENGTH]), is_cut, key, key + b"\0")
+    return Range(key, key + b"\0", is_cut, key, key + b"\0")
 
 
 def _behind(prefix: bytes) -> bytes:
@@ -267,3 +301,9 @@ def _address_part(text: bytes) -> bytes | None:
     except ValueError:
         return None
     return None if address.scope_id is not None else b"[" + address.packed.hex().encode() + b"]"
+
+
+EVERY_TEXT: Final = beginning(_TEXT)
+"""Everything that leads to text that is no URL with a host."""
+EVERY_URL: Final = beginning(_URL)
+"""Everything that leads to a URL with a host."""

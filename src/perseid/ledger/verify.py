@@ -18,8 +18,8 @@ from .key_chain import KeyChain
 from .log import SQL_VIEWS, Log
 from .rows import entry_of
 from .schema import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
-from .target_keys import targets_of
 from .tree import Frontier
+from .value_keys import keys_of
 from .verification import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
 
 CHUNK: Final = 1_000
@@ -192,7 +192,7 @@ class _Check:
 
     def _check_targets(self, name: str, entry: Entry) -> int:
         """How many keys lead to a record; refused if one is missing."""
-        wanted = targets_of(entry.contents())
+        wanted = keys_of(entry.contents())
         if wanted:
             there = select(targets.c.target).where(targets.c.seq == entry.seq, targets.c.target.in_(wanted))
             if set(self._connection.execute(there).scalars()) != wanted:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from . import types
     from .admin import ALL_PERMISSIONS, Admin, AdminPermission, permissions_from_batch, permissions_to_batch
     from .binary import MAX_OCTETS, Reader, Writer
+    from .definition import Definition
     from .errors import InvalidData, RecordMisuse, RecordProblem
     from .json_form import (
         record_from_json,
@@ -57,6 +58,7 @@ else:
             "types": ("TypeQuery", "has_type", "matches"),
             "admin": ("ALL_PERMISSIONS", "Admin", "AdminPermission", "permissions_from_batch", "permissions_to_batch"),
             "binary": ("MAX_OCTETS", "Reader", "Writer"),
+            "definition": ("Definition",),
             "errors": ("InvalidData", "RecordMisuse", "RecordProblem"),
             "json_form": (
                 "record_from_json",
@@ -129,6 +131,7 @@ __all__ = [
     "Claims",
     "Comparison",
     "Data",
+    "Definition",
     "Description",
     "DhPublicKey",
     "DsaPrivateKey",

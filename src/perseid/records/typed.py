@@ -15,6 +15,7 @@ from perseid.names.characters import fold
 from . import types
 from .admin import Admin
 from .binary import MAX_OCTETS
+from .definition import Definition
 from .errors import InvalidData, RecordMisuse
 from .locations import Locations
 from .namespace import Namespace
@@ -82,6 +83,7 @@ _CLASSES: dict[str, type[Data]] = {
         (types.EMAIL, Email),
         (types.DESC, Description),
         (types.LOCATIONS, Locations),
+        (types.DEFINITION, Definition),
     )
 }
 

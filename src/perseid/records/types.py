@@ -32,6 +32,8 @@ URL: Final = "URL"
 EMAIL: Final = "EMAIL"
 DESC: Final = "DESC"
 LOCATIONS: Final = "10320/loc"
+DEFINITION: Final = "PERSEID_TYPE"
+"""The type of the value that defines a type: see `definition`."""
 
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
 """Where the handles of a prefix live; exact spelling."""

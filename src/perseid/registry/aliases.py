@@ -18,12 +18,13 @@ from perseid.records.types import HS_ALIAS
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
+from .context import Context
 from .demands import shown
 from .facts import SITE_PREFIX, Facts, of_type
 from .identity import Anonymous
 from .past import as_of
-from .resolving import Query
-from .results import Refused
+from .resolving import Query, resolve
+from .results import Refused, Resolved
 
 MAX_ALIASES: Final = 10
 """How many aliases are followed. People make one, or two when names were merged; more is a mistake or a trap."""
@@ -74,10 +75,14 @@ def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: i
         if held.key in met:
             return Followed(tuple(chain), End.LOOP)
         met.add(held.key)
-        values = _public_values(facts, handle, at)
-        if values is None:
-            return Followed(tuple(chain), End.NOT_FOUND)
-        aliases = ascending(of_type(values, HS_ALIAS))
+        try:
+            found = _resolved(facts, handle, at)
+        except Refused as refused:
+            end = End.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else End.NOT_FOUND
+            return Followed(tuple(chain), end)
+        if found.by_template:
+            chain[-1] = handle  # what a template makes of a name may depend on its letters
+        aliases = ascending(of_type(found.values, HS_ALIAS))
         if not aliases:
             return Followed(tuple(chain), End.FOUND)
         target = _target(aliases[0])
@@ -110,15 +115,12 @@ def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
     raise Refused(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
 
 
-def _public_values(facts: Facts, handle: Handle, at: int | None) -> tuple[Value, ...] | None:
-    """What everybody may see of a name; None if that is nothing, not even that it exists."""
+def _resolved(facts: Facts, handle: Handle, at: int | None) -> Resolved:
+    """What everybody is told of a name. Raises `Refused`."""
+    query = Query(handle, refer=False)
     if at is None:
-        held = facts.held(handle)
-        return tuple([value for value in held.values if value.is_public]) if held.is_public else None
-    try:
-        return as_of(facts, Anonymous(), Query(handle, refer=False), at).resolved.values
-    except Refused as refused:
-        return () if refused.code is ResponseCode.VALUES_NOT_FOUND else None
+        return resolve(query, Context(facts, Anonymous(), "read", 0))
+    return as_of(facts, Anonymous(), query, at).resolved
 
 
 def _target(alias: Value) -> Handle | None:

@@ -13,6 +13,7 @@ from perseid.names import KNOWN_RESOLVERS, CaseRule, Handle, InvalidName, Refere
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.records import Admin, InvalidData, Record, Text, Value, interpret_as
+from perseid.records.definition import Definition
 from perseid.records.plain import JsonObject
 from perseid.records.record import ascending
 from perseid.records.times import from_iso, to_iso
@@ -99,7 +100,10 @@ class TypeDefinition:
     description: str
     """What values of the type mean."""
     syntax: str
-    """What their data looks like."""
+    """What their data looks like, for people."""
+    pattern: str | None = None
+    """The same as a regular expression; None for any text."""
+    example: str | None = None
 
     @property
     def handle(self) -> Handle | None:
@@ -116,11 +120,19 @@ class TypeDefinition:
         """All of it, for people."""
         return f"{self.name}: {self.description} Syntax: {self.syntax}"
 
+    @property
+    def definition(self) -> Definition | None:
+        """All of it, for programs; None if its name is too long for one."""
+        try:
+            return Definition.make(self.name, self.description, pattern=self.pattern, example=self.example)
+        except InvalidData:
+            return None
+
 
 def definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
     """The types of the values that the server itself writes under a policy, with what they mean."""
     named = {getattr(policy, key): defined for key, defined in _DEFINITIONS.items()}
-    return tuple([TypeDefinition(type_, *named[type_]) for type_ in policy.types_used])
+    return tuple([TypeDefinition(type_, named[type_][0], *named[type_][1]) for type_ in policy.types_used])
 
 
 def owners_of(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
@@ -199,10 +211,14 @@ def first_readable(values: Iterable[Value], read: Callable[[bytes], _T]) -> _T |
     return None
 
 
-_TEXT = "Text in UTF-8."
-_DATE = "A moment in ISO 8601, in UTC, to the second: YYYY-MM-DDThh:mm:ssZ."
-_HANDLE = "One handle, bare: PREFIX/SUFFIX, in UTF-8."
-_DEFINITIONS: Final[Mapping[str, tuple[str, str]]] = {
+_TEXT = ("Text in UTF-8.", None, None)
+_DATE = (
+    "A moment in ISO 8601, in UTC, to the second: YYYY-MM-DDThh:mm:ssZ.",
+    "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
+    "2007-06-22T02:53:46Z",
+)
+_HANDLE = ("One handle, bare: PREFIX/SUFFIX, in UTF-8.", "[^/]+/(?s:.+)", "102.100.272/0N8J991QH")
+_DEFINITIONS: Final[Mapping[str, tuple[str, tuple[str, str | None, str | None]]]] = {
     "creation_date_type": ("When the identifier was first associated with the thing it identifies.", _DATE),
     "creator_type": ("The party that created the identifier.", _HANDLE),
     "owner_type": ("A party that answers for the identifier, if it is not the creator.", _HANDLE),

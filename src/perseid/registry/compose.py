@@ -11,20 +11,17 @@ from perseid.ledger.entry import State
 from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.records.value import Value
-from perseid.wire.codes import ResponseCode
 
 from .authority import Change, Completed, Known, complete
 from .context import Context, check_count, with_administrators
-from .demands import shown
 from .facts import Facts, Held
 from .results import Refused
+from .templates import check_namespaces
 from .timestamps import stamp
+from .type_registry import check_definitions, type_refusals
 
 MAX_INDEX = 0x7FFF_FFFF
 """The largest index there is."""
-
-BUILT_IN_TYPES = frozenset({"URL", "EMAIL", "DESC", "INET_HOST", "URN"})
-"""Types that every deployed tool knows; with those that begin with `HS_` they need no definition (A6)."""
 
 
 def compose(
@@ -59,25 +56,14 @@ def compose(
             raise Refused.by_policy(completed)
         values = completed.values
     check_count(values)
+    if not is_import:
+        check_namespaces(held.values, values)
     if refusals := held.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
         raise Refused.by_policy(refusals)
-    if held.policy.registered_types:
-        _check_registered(context, held, values)
+    check_definitions(held.values, values)
+    if refusals := list(type_refusals(context.facts, held.policy, values, held.values)):
+        raise Refused.by_policy(refusals)
     return stamp(held.values, values, context.now, is_import=is_import)
-
-
-def _check_registered(context: Context, held: Held, values: Sequence[Value]) -> None:
-    """Refuse types without a definition (A6): one that belongs here must exist, one elsewhere is believed."""
-    for value in values:
-        type_ = fold(value.type)
-        if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES:
-            continue
-        handle = Handle.for_lookup(value.type)
-        if handle is None or known(context.facts, handle) is Known.HERE_MISSING:
-            line = held.policy.line("registered_types")
-            reason = f"the type {shown(value.type)} has no definition; the policy of this namespace says: {line}"
-            advice = f"define it first, as a record of {shown(value.type)}, or use a type that is registered"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, advice, line)
 
 
 def moved_apart(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:

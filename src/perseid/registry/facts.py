@@ -49,6 +49,8 @@ class Rules:
     default_policy: Policy = PROFILES["free"]
     """For a prefix that is homed without a policy."""
     listing_allowed: bool = True
+    template_delimiter: str = ""
+    """What separates a base name from its extension where no namespace says so; empty for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

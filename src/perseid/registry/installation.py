@@ -24,6 +24,7 @@ from typing import Final, Self
 from perseid.ledger import Answers, CheckedClock, Ledger, Log, NewerFormat, Signer, Store
 from perseid.ledger.directory import DIRECTORY_MODE, prepare, sync_directory
 from perseid.ledger.errors import ReadOnly, Unusable
+from perseid.ledger.sql_views import rebuild_outdated
 from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - part of what is offered here
 from perseid.names.errors import quoted
 
@@ -191,6 +192,7 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
         if before is None:
             raise _without_ledger(directory, config)
         store.upgrade()
+        rebuild_outdated(new_log(store))  # also what an upgrade left that was broken off
     return before != TABLES_VERSION
 
 

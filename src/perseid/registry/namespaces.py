@@ -18,6 +18,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.prefixes import parent
 from perseid.records.admin import AdminPermission
+from perseid.records.types import DEFINITION
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
@@ -249,8 +250,13 @@ def policy_draft(context: Context, prefix: str, policy: Policy, action: Action, 
 
 
 def _defined(definition: TypeDefinition, held: Held) -> tuple[Value, ...]:
-    """The record of a type. Where nobody else is known as creator of such records, it names itself (A4)."""
-    values: tuple[Value, ...] = (Value.text(1, "DESC", definition.text),)
+    """The record of a type: what people read, and what programs do where the namespace has room for it. Where nobody
+    else is known as creator of such records, it names itself (A4).
+    """
+    values = [Value.text(1, "DESC", definition.text)]
+    if (said := definition.definition) is not None:
+        exact = Value(len(values) + 1, DEFINITION, said.to_bytes())
+        values += [] if held.policy.check_values([exact], complete=False) else [exact]
     if held.policy.authority and not held.policy.default_creator:
-        values += (Value.text(2, held.policy.creator_type, str(held.handle)),)
-    return values
+        values.append(Value.text(len(values) + 1, held.policy.creator_type, str(held.handle)))
+    return tuple(values)

@@ -27,13 +27,13 @@ from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import ResponseCode
 
-from . import demands, eras
+from . import demands, eras, templates
 from .authorisation import authorise, may_read
 from .context import Context, not_found
 from .demands import Demand, Differences, Membership, Role, shown
 from .facts import SITE_PREFIX, Facts, Held
 from .identity import Anonymous, Identity
-from .resolving import Query
+from .resolving import Query, made, no_such_values
 from .results import Refused, Resolved
 from .veil import Veil, is_public
 
@@ -156,10 +156,10 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
     Who answers for the name, and who may see what, is decided by the state of today.
     """
     past = Past(facts, Anonymous() if query.public_only else who, query.handle, refer=query.refer)
-    seen = past.version_at(seq)
+    seen = past.existing_at(seq)
+    if seen is None:
+        return AsOf(seq, made(query, who, facts, past.held, lambda *name: public_then(facts, seq, *name)))
     entry = seen.entry
-    if entry.state is State.ABSENT:
-        raise not_found(past.held)
     wanted = select(entry.record(), query.indexes, query.types)
     if not query.public_only and wanted:
         decision = may_read(who, past.held.handle, wanted, facts, facts.rules.administration, facts.spent)
@@ -167,11 +167,21 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
             raise Refused.by_decision(decision)
     found = select(seen.values, query.indexes, query.types)
     if not found:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, f"{shown(query.handle)} had no such values")
+        raise no_such_values(query, "had")
     held = past.held
     registered = Handle.keepable(entry.handle)
     resolved = Resolved(held.asked, registered, entry.state, found, entry.seq, entry.at, held.query, held.fragment)
     return AsOf(seq, resolved)
+
+
+def public_then(facts: Facts, seq: int, handle: Handle, holding: str | None) -> templates.Public | None:
+    """A record as everybody sees it after an entry of the ledger; it need not be one that this server answers for."""
+    held = facts.held(handle)
+    entry = eras.as_of(facts, held, seq)
+    if entry is None or not templates.holds(entry.record(), holding):
+        return None
+    seen = Past(facts, Anonymous(), handle, held=held).existing_at(seq)
+    return None if seen is None else templates.Public(seen.entry, seen.values)
 
 
 def page_size(limit: int) -> int:
@@ -189,14 +199,17 @@ def may(facts: Facts, who: Identity, demand: Demand) -> bool:
 class Past:
     """One name's past through the eyes of one who asks."""
 
-    def __init__(self, facts: Facts, who: Identity, handle: Handle, *, refer: bool = False) -> None:
+    def __init__(
+        self, facts: Facts, who: Identity, handle: Handle, *, refer: bool = False, held: Held | None = None
+    ) -> None:
+        """With `held` it is not asked whether this server answers for the name."""
         self._facts = facts
         runs_server = may(facts, who, SEE_ALL)
         if fold(handle.prefix) == SITE_PREFIX and runs_server:
             self.held = own_record(facts, handle)
             self.reads = True  # policies and homed prefixes are the server administrators' own
         else:
-            self.held = Context(facts, who, "read", 0).own(handle, refer=refer)
+            self.held = Context(facts, who, "read", 0).own(handle, refer=refer) if held is None else held
             self.reads = may(facts, who, demands.read(self.held.handle))
         self.administers = self.reads or runs_server
         self.shows_actors = self.administers or self.held.policy.show_actors
@@ -231,6 +244,16 @@ class Past:
             rule = "" if policy.show_past else policy.line("show_past")
             raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, reason, "ask for what it is today", rule)
         raise not_found(self.held)
+
+    def existing_at(self, seq: int) -> Seen | None:
+        """The same, or None if there was no record then, as far as may be known."""
+        try:
+            seen = self.version_at(seq)
+        except Refused as refused:
+            if refused.code is not ResponseCode.HANDLE_NOT_FOUND:
+                raise
+            return None
+        return None if seen.entry.state is State.ABSENT else seen
 
     def version(self, seen: Seen, older: Seen | None, *, first: bool) -> Version:
         """A version as it may be told; `first` says that without an older one there is none."""

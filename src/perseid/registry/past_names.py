@@ -101,7 +101,7 @@ class Listed:
 
 def log(facts: Facts, who: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[Logged]:
     """The entries behind one, in order. Raises `Refused`."""
-    sight = _Sight(facts, who)
+    sight = Sight(facts, who)
     limit = page_size(limit)
     found: list[Logged] = []
     last, size = after, facts.reading.size
@@ -124,7 +124,7 @@ def changes(
 
     `after` is where the page before ended. Raises `Refused`.
     """
-    sight = _Sight(facts, who)
+    sight = Sight(facts, who)
     limit = page_size(limit)
     found: list[Altered] = []
     last = max(earlier, after or 0)
@@ -149,14 +149,16 @@ def list_handles(
     Those who administer the namespace may also ask for names that were `deleted`.
     """
     if not facts.rules.listing_allowed and not isinstance(who, LocalOperator):  # it is about the network
-        raise _not_supported()
+        raise not_supported()
     prefix, first, end, homed = _range(name)
     if not any(facts.is_homed(each) for each in homed):
         raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", "ask the service of the prefix")
-    decision = authorise(who, _demand(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent)
+    decision = authorise(
+        who, demand_listing(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent
+    )
     if not decision.allowed:
         raise Refused.by_decision(decision)
-    administers = may(facts, who, _demand(prefix))
+    administers = may(facts, who, demand_listing(prefix))
     limit = page_size(limit)
     is_exact = facts.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
     first = _behind(facts.reading, after, first, end)
@@ -188,7 +190,7 @@ def list_homed(facts: Facts, who: Identity) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Right:
+class Right:
     """What somebody may see of the names of one prefix."""
 
     lists: bool = False
@@ -197,21 +199,21 @@ class _Right:
     shows_past: bool = False
 
 
-class _Sight:
+class Sight:
     """What somebody may see of the names of all prefixes; decided for each prefix when it is met."""
 
     def __init__(self, facts: Facts, who: Identity) -> None:
         self._facts = facts
         self._who = who
-        self._rights: dict[str, _Right] = {}
+        self._rights: dict[str, Right] = {}
         self._sees_all = may(facts, who, SEE_ALL)
         if not (facts.rules.listing_allowed or self._sees_all):
-            raise _not_supported()
+            raise not_supported()
 
-    def right(self, handle: str) -> _Right | None:
+    def right(self, handle: str) -> Right | None:
         """What may be seen of a name's namespace; None if that would be one prefix too many for a page."""
         if self._sees_all:
-            return _Right(True, True, True, True)
+            return Right(True, True, True, True)
         prefix = fold(handle.partition("/")[0])
         if prefix not in self._rights:
             if len(self._rights) == MAX_PREFIXES:
@@ -219,26 +221,26 @@ class _Sight:
             self._rights[prefix] = self._decide(prefix)
         return self._rights[prefix]
 
-    def _decide(self, prefix: str) -> _Right:
+    def _decide(self, prefix: str) -> Right:
         if prefix == SITE_PREFIX:
-            return _Right()
+            return Right()
         try:
             policy = self._facts.policy(prefix)
         except Refused:
-            return _Right()  # a policy that cannot be read opens nothing
-        if not may(self._facts, self._who, _demand(prefix, policy)):
-            return _Right()
-        administers = may(self._facts, self._who, _demand(prefix))
-        return _Right(True, administers, administers or policy.show_actors, administers or policy.show_past)
+            return Right()  # a policy that cannot be read opens nothing
+        if not may(self._facts, self._who, demand_listing(prefix, policy)):
+            return Right()
+        administers = may(self._facts, self._who, demand_listing(prefix))
+        return Right(True, administers, administers or policy.show_actors, administers or policy.show_past)
 
-    def shows(self, entry: Entry, right: _Right) -> bool:
+    def shows(self, entry: Entry, right: Right) -> bool:
         """Whether an entry may be seen in the log."""
         if not right.lists or right.administers:
             return right.lists
         is_told = not eras.ends_a_key(self._facts, entry)
         return is_told and self._known(entry, right) and self._is_known_today(entry, right)
 
-    def logged(self, entry: Entry, right: _Right) -> Logged:
+    def logged(self, entry: Entry, right: Right) -> Logged:
         """An entry as it may be told."""
         door, actor = (entry.who if right.shows_actors else None) or (None, None)
         action = entry.action
@@ -247,7 +249,7 @@ class _Sight:
         note = entry.why if self._sees_all else None
         return Logged(entry.seq, entry.at, action, entry.handle, entry.state, door, actor, note)
 
-    def altered(self, entry: Entry, right: _Right, earlier: int, later: int) -> Altered | None:
+    def altered(self, entry: Entry, right: Right, earlier: int, later: int) -> Altered | None:
         """The record of an entry, if this is its first change between the moments and what it became may be seen."""
         if eras.ends_a_key(self._facts, entry):
             return None
@@ -277,7 +279,7 @@ class _Sight:
 
     # What the public knows
 
-    def _known(self, entry: Entry, right: _Right) -> bool:
+    def _known(self, entry: Entry, right: Right) -> bool:
         """Whether the public could see what an entry made of its name."""
         if entry.state is not State.ABSENT:
             return is_public(entry.state)
@@ -286,7 +288,7 @@ class _Sight:
         steps = self._steps_back(entry)
         return is_public(next((step.state for step in steps if step.state is not State.ABSENT), State.RESERVED))
 
-    def _is_known_today(self, entry: Entry, right: _Right) -> bool:
+    def _is_known_today(self, entry: Entry, right: Right) -> bool:
         """Whether the public may still be told of an entry."""
         latest = self._held(entry).entry or entry
         return (right.shows_past or latest.seq == entry.seq) and self._known(latest, right)
@@ -301,7 +303,7 @@ class _Sight:
         return (step for step, _ in zip(steps, range(_MAX_STEPS), strict=False))
 
 
-def _demand(prefix: str, policy: Policy | None = None) -> Demand:
+def demand_listing(prefix: str, policy: Policy | None = None) -> Demand:
     """What it takes to list the names of a prefix; without a policy, to see them as one who administers them."""
     demand = demands.list_handles(prefix)
     opened = Who.ADMINISTRATORS if policy is None else policy.who_may_list
@@ -313,7 +315,8 @@ def _demand(prefix: str, policy: Policy | None = None) -> Demand:
     return Demand(demand.action, (*SEE_ALL.alternatives, *by_permission))
 
 
-def _not_supported() -> Refused:
+def not_supported() -> Refused:
+    """Names are not listed here."""
     reason = "this server does not list names"
     return Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason, "its setting for listing is off")
 

@@ -95,6 +95,7 @@ class Policy:
     allowed_types: tuple[str, ...] = ()
     forbidden_types: tuple[str, ...] = ()
     registered_types: bool = False
+    validate_types: bool = False
     authority: bool = False
     creation_date_type: str = TYPE_REGISTRY + "CREATION_DATE"
     creator_type: str = TYPE_REGISTRY + "CREATOR"

@@ -105,6 +105,10 @@ KEYS: Final[Mapping[str, Key]] = {
     ),
     "forbidden_types": Key(TypeList(), "Types that no record may have."),
     "registered_types": Key(Flag(), "Whether every type must be registered: a handle that resolves to its definition."),
+    "validate_types": Key(
+        Flag(),
+        "Whether the data of a value is checked against the definition of its type, where that is registered here.",
+    ),
     "authority": Key(Flag(), "Whether every record says when it was created, by whom, and who owns it."),
     "creation_date_type": Key(TypeName(), "The type of the value with the date of creation."),
     "creator_type": Key(TypeName(), "The type of the value with the creator, a handle."),

@@ -1,7 +1,8 @@
 """Resolving: what a name stands for, as far as whoever asks may see it.
 
 The rules are the protocol's (§12.2). Reserved and unpublished names are "not found" to the public; their administrators
-see them. What a name stood for at another moment is a matter of `past`.
+see them. For a name without a record a template may make values; see `templates`. What a name stood for at another
+moment is a matter of `past`.
 """
 
 from collections.abc import Collection
@@ -12,11 +13,12 @@ from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import ResponseCode
 
-from . import demands
+from . import demands, templates
 from .authorisation import may_read
 from .context import Context, not_found
 from .demands import shown
-from .facts import Held
+from .facts import Facts, Held
+from .identity import Identity
 from .results import Refused, Resolved
 
 
@@ -38,7 +40,8 @@ def resolve(query: Query, context: Context) -> Resolved:
     """Answer a query about the present; see `past.as_of` for another moment. Raises `Refused`."""
     held = context.own(query.handle, refer=query.refer)
     if not held.exists or (not held.is_public and not _is_administrator(context, held, query)):
-        raise not_found(held)
+        facts = context.facts
+        return made(query, context.who, facts, held, lambda *name: templates.public_now(facts, *name))
     found = select(held.values, query.indexes, query.types)
     if query.public_only:
         found = tuple([value for value in found if value.is_public])
@@ -49,8 +52,32 @@ def resolve(query: Query, context: Context) -> Resolved:
             raise Refused.by_decision(decision)
         found = tuple([value for value in found if value.is_public or Permission.ADMIN_READ in value.permissions])
     if not found:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, f"{shown(query.handle)} has no such values")
+        raise no_such_values(query)
     return answer(held, found)
+
+
+def made(query: Query, who: Identity, facts: Facts, held: Held, look_up: templates.LookUp) -> Resolved:
+    """Answer a query about a name without a record that may be known to whoever asks: by a template, if there is one.
+
+    Whoever asks within a session for more than public values has to be allowed to read the base.
+    """
+    found = templates.make(facts, held, look_up)
+    if found is None:
+        raise not_found(held)
+    values = select(found.values, query.indexes, query.types)
+    if not query.public_only and values:
+        decision = may_read(who, found.base or held.handle, values, facts, facts.rules.administration, facts.spent)
+        if not decision.allowed:
+            raise Refused.by_decision(decision)
+    if not values:
+        raise no_such_values(query)
+    entry = found.entry
+    return Resolved(held.asked, held.asked, found.state, values, entry.seq, entry.at, by_template=True, base=found.base)
+
+
+def no_such_values(query: Query, verb: str = "has") -> Refused:
+    """The name exists, and has nothing of what was asked for that may be seen."""
+    return Refused(ResponseCode.VALUES_NOT_FOUND, f"{shown(query.handle)} {verb} no such values")
 
 
 def answer(held: Held, values: tuple[Value, ...]) -> Resolved:

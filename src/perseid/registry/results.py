@@ -88,6 +88,10 @@ class Resolved:
     query: str | None = None
     fragment: str | None = None
     """What a CORDRA name had behind it; for the caller (C5)."""
+    by_template: bool = False
+    """Whether a template made the values: there is no record of that name."""
+    base: Handle | None = None
+    """The name that they were made from, if it has a record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,8 @@ def new_site(config: Config, key: PublicKey) -> Site:
     Changes are not offered over UDP, as in a new installation of deployed software: a client would try it first, and a
     change that has to be sent again is better off on a connection.
     """
-    native, http = _port(config, "native.port"), _port(config, "http.port")
-    interfaces = (
-        Interface(_BOTH, Transport.TCP, native),
-        Interface(Purpose.QUERY, Transport.UDP, native),
-        Interface(_BOTH, Transport.HTTP, http),
-    )
+    native = _port(config)
+    interfaces = (Interface(_BOTH, Transport.TCP, native), Interface(Purpose.QUERY, Transport.UDP, native))
     address, attributes = _address(config.native_host)
     return Site((Server(1, address, key.to_bytes(), interfaces),), attributes, primary=PrimaryMask.PRIMARY)
 
@@ -179,12 +175,11 @@ def _in_both_forms(site: Site) -> tuple[tuple[str, bytes], ...]:
     return (SITE_BINARY, site.to_bytes()), (SITE_JSON, json_file(site))
 
 
-def _port(config: Config, name: str) -> int:
-    """A port of the settings; where any free one will do, clients cannot be told, and get the usual one."""
-    configured = config.native_port if name == "native.port" else config.http_port
-    usual = SETTINGS[name].default
+def _port(config: Config) -> int:
+    """The native port; where any free one will do, clients cannot be told, and get the usual one."""
+    usual = SETTINGS["native.port"].default
     assert isinstance(usual, int)  # noqa: S101 - a port is a number
-    return configured or usual
+    return config.native_port or usual
 
 
 def _address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:

@@ -30,7 +30,7 @@ from perseid.wire.digest import DigestAlgorithm, algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
 from perseid.wire.partition import HashOption, server_for
 
-from .selecting import NotUnderstood, Selection, is_text, read_item, scheme_of, selection
+from .selecting import NotUnderstood, Selection, is_text, plain_record, read_item, scheme_of, selection
 
 MAX_PACKETS: Final = 16
 """Packets of the longest answer. Longer ones are handed over: over UDP a request of 86 octets must not draw a record of
@@ -39,6 +39,10 @@ MAX_PACKETS: Final = 16
 MAX_LEVELS: Final = 32
 """Levels of a derived prefix above which somebody is only making us search: each costs a look-up, real prefixes have
 three or four, and a datagram has room for hundreds of dots."""
+
+MAX_PLAIN: Final = 1_024
+"""Prefixes that are remembered as plain, with their items: more than a site serves. Spellings of strangers may fill
+that at any time; then all are forgotten, and found out again."""
 
 WRONG_SERVER: Final = "Request was hashed incorrectly"
 WRONG_PREFIX: Final = "That prefix doesn't live here"
@@ -156,15 +160,16 @@ _NO_HANDLE = bytes(4)  # where a referral could name one
 
 
 class Answerer:
-    """Answers datagrams. A resolver has one; it keeps nothing from one datagram to the next."""
+    """Answers datagrams. A resolver has one; all it keeps is which items of prefixes turned out to be plain."""
 
-    __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_refused", "_settings")
+    __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_plain", "_refused", "_settings")
 
     def __init__(self, view: View, settings: Settings, clock: Callable[[], float]) -> None:
         self._get_pair = view.get_pair
         self._get_prefix = view.get_prefix
         self._settings = settings
         self._clock = clock
+        self._plain: dict[bytes, bytes] = {}
         self._refused = int(_NEVER_HERE | _AUTHORITATIVE * settings.follows)
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
@@ -219,12 +224,16 @@ class Answerer:
         if site.servers > 1 and server_for(name, site.hash_option, site.servers) != site.position:
             return _NOT_MINE
         about, items = self._get_pair(prefix, name)
+        if wanted is None and items is not None and about is not None and about == self._plain.get(prefix):
+            plain = plain_record(items)
+            if plain is not None:
+                return _FOUND, b"".join((asked, *plain))
         head = 0 if about is None else about[0]
         if head & _UNUSED:
             return None
         if not head & _HOMED and not (is_prefix_handle and self._is_marked(suffix)):
             return None if site.recursive and flags & _RECURSIVE else _NOT_HERE
-        sensitive = False if is_prefix_handle or about is None else self._is_sensitive(about, suffix)
+        sensitive = False if is_prefix_handle or about is None else self._is_sensitive(prefix, about, suffix)
         if items is not None:
             outcome = _found(asked, name, items, sensitive, wanted, flags)
             if outcome is not _NOT_FOUND:
@@ -235,16 +244,25 @@ class Answerer:
                 return referral if refers else None
         return None if head & _TEMPLATES or self._may_inherit(prefix) else _NOT_FOUND
 
-    def _is_sensitive(self, about: bytes, suffix: bytes) -> bool:
+    def _is_sensitive(self, prefix: bytes, about: bytes, suffix: bytes) -> bool:
         """Whether letters are told apart in the names of a prefix; a name that is more than a record's is not ours."""
         case, site = about[0] & _CASE, self._settings
         if not case and about[1]:
             raise NotUnderstood("a policy names a scheme and no case rule")
-        if b"?" in suffix or b"#" in suffix:
-            scheme = scheme_of(about) if case else site.default_scheme.encode()
-            if scheme == _CORDRA:
+        sensitive = case == _SENSITIVE if case else site.default_sensitive
+        scheme = scheme_of(about) if case else site.default_scheme.encode()
+        if scheme == _CORDRA:
+            if b"?" in suffix or b"#" in suffix:
                 raise NotUnderstood("the name has a query or a fragment, which is not part of the record's name")
-        return case == _SENSITIVE if case else site.default_sensitive
+        elif not sensitive:
+            self._remember(prefix, about)
+        return sensitive
+
+    def _remember(self, prefix: bytes, about: bytes) -> None:
+        """Note that names of a prefix are looked up as they stand, for as long as its item is this one."""
+        if len(self._plain) >= MAX_PLAIN:
+            self._plain.clear()
+        self._plain[prefix] = about
 
     def _may_inherit(self, prefix: bytes) -> bool:
         """Whether a template of the settings, or of a prefix that this one is derived from, may make values."""

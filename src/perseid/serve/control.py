@@ -10,6 +10,7 @@ resolvers) and the database count from the next start.
 """
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -60,6 +61,7 @@ DRAIN: Final = 8.0
 TIDY_EVERY: Final = 60
 """Seconds between two looks at what has timed out."""
 
+_PROBLEMS = (InvalidConfig, InvalidData, LedgerError, OSError)  # with settings and files; their messages say what to do
 _SECOND = 1.0
 _LOOK_EVERY = 0.02
 _NEWS_OCTETS = 1 << 20  # far more than the supervisor ever has to say at a time
@@ -73,6 +75,8 @@ class Orders:
 
     directory: str
     accept_clock: bool
+    is_first: bool
+    """Whether the server is being started, and not only this process."""
     port: int
     """The native port that was found."""
     listener: int
@@ -90,6 +94,10 @@ class Orders:
         return cls(**json.loads(text))
 
 
+class CannotServe(Exception):
+    """Serving cannot begin; the message says why."""
+
+
 class Control:
     """Everything in the control process."""
 
@@ -102,17 +110,21 @@ class Control:
         self._board = Board(orders.board)
         self._counts = ControlCounts()
         self._pools = Pools(config)
-        traffic = Traffic(
-            orders.traffic, config.limits_udp_octets, config.limits_udp_burst, config.limits_exempt_networks
-        )
         door, answerer = self._door(config, identified)
         self._service = NativeService(
             door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
         )
-        self._udp = HandedOver(self._service, [socket.socket(fileno=number) for number in orders.resolvers], traffic)
+        sockets = [socket.socket(fileno=number) for number in orders.resolvers]
+        self._udp = HandedOver(self._service, sockets, self._traffic(config))
         self._resolver_orders = _resolver_orders(installation.directory, config, identified, door)
         self._stopping = asyncio.Event()
+        self._reloading = asyncio.Lock()
+        self._unread_news = b""
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
+
+    def _traffic(self, config: Config) -> Traffic:
+        octets, burst = config.limits_udp_octets, config.limits_udp_burst
+        return Traffic(self._orders.traffic, octets, burst, config.limits_exempt_networks)
 
     def _door(self, config: Config, identified: Identified) -> tuple[NativeDoor, Answerer]:
         for remark in identified.remarks:
@@ -147,7 +159,7 @@ class Control:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         unblock()
         loop.add_reader(self._orders.news, self._on_news)
-        with MetricsListener.of(self._installation.config, self._sources()) as metrics:
+        with self._metrics() as metrics:
             listener = socket.socket(fileno=self._orders.listener)
             accepting = Accepting(self._service, listener)
             accepting.start(loop)
@@ -197,12 +209,26 @@ class Control:
         else:
             _logger.info("stopped")
 
+    def _metrics(self) -> MetricsListener:
+        """The listener for metrics. Where its port is taken a server does not start; one that runs goes on without."""
+        config, sources = self._installation.config, self._sources()
+        try:
+            return MetricsListener.of(config, sources)
+        except OSError as error:
+            where = f"{config.metrics_host} port {config.metrics_port}"
+            problem = f"metrics cannot be served at {where} (settings metrics.host, metrics.port): {error.strerror}"
+            if self._orders.is_first:
+                raise CannotServe(problem) from error
+            _logger.warning("%s; this process goes on without", problem)
+            return MetricsListener(sources, None)
+
     def _on_news(self) -> None:
         """Take what the supervisor says: lines of JSON, the last of which counts."""
         octets = os.read(self._orders.news, _NEWS_OCTETS)
-        if octets:
-            self._news = json.loads(octets.splitlines()[-1])
-        else:  # it has ended, and nobody would start this process again
+        *lines, self._unread_news = (self._unread_news + octets).split(b"\n")
+        if lines:
+            self._news = json.loads(lines[-1])
+        if not octets:  # it has ended, and nobody would start this process again
             asyncio.get_running_loop().remove_reader(self._orders.news)
             self._stopping.set()
 
@@ -235,25 +261,30 @@ class Control:
         asyncio.get_running_loop().create_task(self._reload_now())
 
     async def _reload_now(self) -> None:
+        async with self._reloading:  # one after the other, so that the last one counts
+            try:
+                await self._read_again()
+            except Exception as problem:  # noqa: BLE001 - whatever is wrong with them, the server goes on
+                known = isinstance(problem, _PROBLEMS)
+                _logger.error("everything stays as it was: %s", problem if known else logs.account_of(problem))  # noqa: TRY400
+            self._tell({"resolvers": self._resolver_orders, "facts": {}})
+
+    async def _read_again(self) -> None:
         directory = self._installation.directory
-        try:
-            config = await asyncio.to_thread(Config.load, directory, os.environ)
-            identified = await asyncio.to_thread(load, directory, config)
-        except (InvalidConfig, InvalidData, LedgerError, OSError) as problem:
-            _logger.error("everything stays as it was: %s", problem)  # noqa: TRY400 - the message says it all
-        else:
-            door, answerer = self._door(config, identified)
-            door.take_over(self._service.door)
-            if self._service.access is not None:
-                self._service.access.flush()
-            self._log = logs.configure("control", config.log_format, level=config.log_level)
-            self._pools.configure(config)
-            self._service.connections.configure(config)
-            self._service.door, self._service.answerer = door, answerer
-            self._service.access = self._access_log(config)
-            self._resolver_orders = _resolver_orders(directory, config, identified, door)
-            _logger.info("settings, keys and site information were read again")
-        self._tell({"resolvers": self._resolver_orders, "facts": {}})
+        config = await asyncio.to_thread(Config.load, directory, os.environ)
+        identified = await asyncio.to_thread(load, directory, config)
+        if self._service.access is not None:
+            self._service.access.flush()
+        self._log = await asyncio.to_thread(logs.configure, "control", config.log_format, level=config.log_level)
+        door, answerer = self._door(config, identified)
+        door.take_over(self._service.door)
+        self._pools.configure(config)
+        self._service.connections.configure(config)
+        self._service.door, self._service.answerer = door, answerer
+        self._service.access = self._access_log(config)
+        self._udp.traffic = self._traffic(config)
+        self._resolver_orders = _resolver_orders(directory, config, identified, door)
+        _logger.info("settings, keys and site information were read again")
 
     def _access_log(self, config: Config) -> AccessLog | None:
         return AccessLog(self._log) if config.log_access else None
@@ -292,11 +323,17 @@ def main(text: str) -> int:
     with installation:
         try:
             control = Control(orders, installation)
-        except (LedgerError, InvalidConfig, InvalidData) as problem:
+        except _PROBLEMS as problem:
             print(f"perseid: {problem}", file=sys.stderr)
             return 1
+        gc.collect()
+        gc.freeze()  # what is there now stays; looking through it again and again would be for nothing
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(control.run())
+            try:
+                runner.run(control.run())
+            except CannotServe as problem:
+                print(f"perseid: {problem}", file=sys.stderr)
+                return 1
     return 0
 
 

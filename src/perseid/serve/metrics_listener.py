@@ -119,17 +119,20 @@ class MetricsListener:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request, answer it, and be done."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
+        request: h11.Request | None = None
         try:
             request = await _request(connection, reader)
             if request is None:
                 return
-            status, kind, text = self._answer(request)
+            # In a thread: the ledger is asked, and a database that hangs must not hold up whoever asks for /live.
+            status, kind, text = await asyncio.to_thread(self._answer, request)
         except h11.RemoteProtocolError as error:
             status, kind, text = error.error_status_hint, _PLAIN, b"this is no request that can be answered here\n"
         headers = [("Content-Type", kind), ("Content-Length", str(len(text))), ("Connection", "close")]
         if status == 405:
-            headers.append(("Allow", "GET"))
-        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=text), h11.EndOfMessage()):
+            headers.append(("Allow", "GET, HEAD"))
+        data = [] if request is not None and request.method == b"HEAD" else [h11.Data(data=text)]
+        for event in (h11.Response(status_code=status, headers=headers), *data, h11.EndOfMessage()):
             writer.write(connection.send(event) or b"")
         await writer.drain()
         writer.write_eof()
@@ -139,8 +142,8 @@ class MetricsListener:
         page = self._pages.get(request.target.decode("ascii").partition("?")[0])
         if page is None:
             return 404, _PLAIN, b"there is /metrics, /ready and /live\n"
-        if request.method != b"GET":
-            return 405, _PLAIN, b"only GET is answered\n"
+        if request.method not in (b"GET", b"HEAD"):
+            return 405, _PLAIN, b"only GET and HEAD are answered\n"
         try:
             return page()
         except Exception as error:  # noqa: BLE001 - whoever looks is told, and the others are served

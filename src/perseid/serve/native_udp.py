@@ -39,7 +39,8 @@ class HandedOver:
     def __init__(self, service: "NativeService", sockets: list[socket.socket], traffic: Traffic) -> None:
         self._service = service
         self._sockets = sockets
-        self._traffic = traffic
+        self.traffic = traffic
+        """What networks may draw."""
         self._unfinished = Reassembler()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = 0
@@ -112,7 +113,7 @@ class HandedOver:
         packets = reply.to_packets()
         octets = sum(map(len, packets))
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self._traffic.allows(address[0], octets, now):
+        if len(packets) > MAX_PACKETS or not self.traffic.allows(address[0], octets, now):
             self._service.dropped("octets")
             self._refusals += 1
             short = short_answer(datagram, self._service.time()) if self._refusals & 1 else None

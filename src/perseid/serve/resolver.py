@@ -9,6 +9,7 @@ It is started by the supervisor with everything it needs as open descriptors and
 ledger and no configuration file.
 """
 
+import gc
 import json
 import logging
 import os
@@ -230,6 +231,8 @@ def main(orders: Orders) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     unblock()
     threading.Thread(target=resolver.forward, args=(orders.lifeline,), name="answers of control", daemon=True).start()
+    gc.collect()
+    gc.freeze()  # what is there now stays; looking through it again and again would be for nothing
     os.write(orders.ready, b".")
     resolver.run()
 

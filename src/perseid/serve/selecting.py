@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Final
 
 from perseid.ledger.answer_format import choose, decode_handle, store_key
+from perseid.ledger.entry import State
 
 INDEX_OCTETS: Final = 4
 TYPE_LENGTH_AT: Final = 14
@@ -30,7 +31,10 @@ _FAMILY = b"."  # at the end of a query: the type and all below it
 
 # The first octet of a handle's item.
 _EXACT, _SPELLED = 0x08, 0x80
+_STATE, _NORMAL = 0x07, State.NORMAL.value
+_NOT_PLAIN = 0x10 | _EXACT  # private values exist, or letters are told apart
 
+_COUNTS = [count.to_bytes(4, "big") for count in range(0x80)]
 _MORE = 0x80  # of an octet of a number in the view: another one follows
 _MOST_SHIFT = 28  # numbers have at most five octets
 
@@ -126,6 +130,30 @@ def read_item(name: bytes, octets: bytes, *, sensitive: bool) -> tuple[int, byte
         if spelling[slash:] != name[slash:]:
             return None
     return head, octets, values_at, lengths
+
+
+def plain_record(octets: bytes) -> tuple[bytes, bytes] | None:
+    """How many values an item has, as an answer says it, and the values, if the item is as most are.
+
+    That is: a single published one without private values, in a namespace that does not tell letters apart, with no
+    number in it that takes more than an octet. None if it is anything else, or damaged: `read_item` then has a look.
+    """
+    head = octets[0]
+    at = 1
+    if head & _SPELLED:
+        at = octets[1]
+        if at & _MORE:
+            return None
+        at += 2
+    if head & _NOT_PLAIN or head & _STATE != _NORMAL:
+        return None
+    count = octets[at]
+    at += 1
+    values_at = at + count
+    lengths = octets[at:values_at]
+    if not 0 < count < _MORE or not lengths.isascii() or values_at + sum(lengths) != len(octets):
+        return None
+    return _COUNTS[count], octets[values_at:]
 
 
 def scheme_of(octets: bytes) -> bytes:

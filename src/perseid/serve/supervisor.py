@@ -14,6 +14,7 @@ another one it hears which processes there are and how often they were started a
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -51,11 +54,17 @@ GOOD_LIFE: Final = 10.0
 DRAIN: Final = 10.0
 """Seconds that processes get to finish what they have begun, when all is to end."""
 
+MAX_STUCK: Final = 10.0
+"""Seconds after which a resolver is killed that takes nothing although datagrams wait for it."""
+
+MAX_START: Final = 600.0
+"""Seconds for control to begin: it opens databases, which may be slow, and says its first word when it serves."""
+
 MAX_SILENCE: Final = 60.0
 """Seconds without a word from control after which it is taken for stuck and killed. It says a word every second."""
 
-SETTINGS: Final = "PERSEID_"
-"""How variables begin that hold settings."""
+HARMLESS: Final = ("HOME", "INVOCATION_ID", "JOURNAL_STREAM", "LANG", "LC_", "LD_", "PATH", "PYTHON", "TMPDIR", "TZ")
+"""How variables begin that resolvers inherit: what Python and the system need, and the log."""
 
 _ATTEMPTS = 50  # to find a port that is free for TCP and for UDP
 _PIPE_READ = 65_536
@@ -107,6 +116,14 @@ class Child:
     due: float | None = None
     """When it is to be started again."""
     starts: int = 0
+    crashes: int = 0
+    """How often it ended without having been told to."""
+    replaced: bool = False
+    """Whether it was told to end, to make room for one with other orders."""
+    end_by: float | None = None
+    """When it is killed if it has not ended by itself."""
+    moved: tuple[int, float] = (0, 0.0)
+    """Of a resolver: how many datagrams it had taken, and since when it was no more."""
     descriptors: list[int] = field(default_factory=list)
     """What is closed here as soon as it runs: its ends of pipes."""
 
@@ -126,8 +143,8 @@ class Supervisor:
         self._awaited = plan.resolvers  # resolvers that have yet to say that they read
         # What the system is told of this service comes from here alone.
         self._environ = {name: value for name, value in os.environ.items() if name not in notify.VARIABLES}
-        # Settings may be secrets. Resolvers, which strangers talk to first, get theirs from control.
-        self._bare_environ = {name: value for name, value in self._environ.items() if not name.startswith(SETTINGS)}
+        # Variables may be secrets. Resolvers, which strangers talk to first, get their settings from control.
+        self._bare_environ = {name: value for name, value in self._environ.items() if name.startswith(HARMLESS)}
         self._selector = selectors.DefaultSelector()
         self._signals, wakeup = _signal_pipe()
         signal.set_wakeup_fd(wakeup)
@@ -138,7 +155,7 @@ class Supervisor:
         self._unread = b""
         self._orders: dict[str, Any] | None = None
         self._facts: dict[str, Any] = {}
-        self._replacing: list[Child] = []
+        self._to_replace: list[Child] = []
         self._stopping = False
         self._exit_code = 0
 
@@ -152,17 +169,40 @@ class Supervisor:
         self._start(self._control)
         while not self._stopping:
             for key, _ in self._selector.select(self._wait()):
-                key.data()
-            now = monotonic()
-            notify.watchdog()
-            for child in (self._control, *self._resolvers):
-                if child.due is not None and now >= child.due and not self._stopping:
-                    self._start(child)
-            if self._status >= 0 and self._heard and now - self._heard > MAX_SILENCE:
-                _logger.error("control has not been heard of for %d s and is killed", MAX_SILENCE)
-                self._kill(self._control)
+                # What came before it may have closed this one: the end of control closes its pipe.
+                if self._selector.get_map().get(key.fileobj) is key:
+                    key.data()
+            if not self._stopping:
+                notify.watchdog()
+                self._look_after(monotonic())
         self._stop_all()
         return self._exit_code
+
+    def _look_after(self, now: float) -> None:
+        """Start what is due, and kill what is stuck: it is started again then."""
+        for child in (self._control, *self._resolvers):
+            if child.due is not None and now >= child.due:
+                self._start(child)
+            if child.process is not None and child.end_by is not None and now > child.end_by:
+                _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN)
+                self._kill(child)
+        silence = now - (self._heard or self._control.started)
+        if self._control.process is not None and silence > (MAX_SILENCE if self._heard else MAX_START):
+            _logger.error("control has not been heard of for %d s and is killed", silence)
+            self._kill(self._control)
+        for number, child in enumerate(self._resolvers):
+            if child.process is not None and self._is_stuck(number, child, now):
+                _logger.error("%s has taken nothing for %d s although datagrams wait", child.name, MAX_STUCK)
+                self._kill(child)
+
+    def _is_stuck(self, number: int, child: Child, now: float) -> bool:
+        """Whether datagrams wait for a resolver that has taken none for a while."""
+        taken = self._board.counters(number).read().received
+        waiting = array("i", [0])
+        fcntl.ioctl(self._udp[number], termios.FIONREAD, waiting)
+        if not waiting[0] or taken != child.moved[0]:
+            child.moved = (taken, now)
+        return now - max(child.moved[1], child.started) > MAX_STUCK
 
     def _wait(self) -> float:
         """How long to sleep at most."""
@@ -198,27 +238,39 @@ class Supervisor:
     # Processes
 
     def _start(self, child: Child) -> None:
-        child.due = None
+        child.due = child.end_by = None
+        child.replaced = False
+        child.started = monotonic()
+        child.starts += 1
         command, descriptors = child.command()
         # What the terminal or an operator says meanwhile waits until the process has its handlers; see `processes`.
         signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", *command],
-            pass_fds=descriptors,
-            env=self._environ if child is self._control else self._bare_environ,
-            stdin=subprocess.DEVNULL,
-        )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
-        while child.descriptors:
-            os.close(child.descriptors.pop())
-        child.process, child.started = process, monotonic()
-        child.starts += 1
-        child.exit_descriptor = os.pidfd_open(process.pid)
-        self._selector.register(child.exit_descriptor, selectors.EVENT_READ, partial(self._on_exit, child))
+        try:
+            # Not from the working directory (-P): whoever may write there would decide what the server runs.
+            child.process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-P", "-m", *command],
+                pass_fds=descriptors,
+                env=self._environ if child is self._control else self._bare_environ,
+                stdin=subprocess.DEVNULL,
+            )
+            child.exit_descriptor = os.pidfd_open(child.process.pid)
+        except OSError as error:  # no memory, or no room for processes: others may end
+            _logger.error("%s cannot be started: %s", child.name, error.strerror)  # noqa: TRY400 - said in full
+            if child.process is not None:
+                child.process.kill()
+                child.process.wait()
+                child.process = None
+            child.due = monotonic() + LONGEST_PAUSE
+        else:
+            self._selector.register(child.exit_descriptor, selectors.EVENT_READ, partial(self._on_exit, child))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
+            while child.descriptors:
+                os.close(child.descriptors.pop())
         self._tell_control()
 
     def _kill(self, child: Child) -> None:
-        self._heard = 0.0
+        child.end_by = None
         if child.process is not None:
             child.process.kill()
 
@@ -230,15 +282,16 @@ class Supervisor:
         child.process = None
         now = monotonic()
         if child is self._control:
-            self._read_status()
+            if self._status >= 0:
+                self._read_status()
             self._close_status()
             if self._orders is None:  # it has never been ready, and has said why
                 self._stopping, self._exit_code = True, 1
                 return
-        if child in self._replacing:
-            self._replacing.remove(child)
+        if child.replaced:
             child.pause, child.due = 0.0, now
             return
+        child.crashes += 1
         lived = now - child.started
         child.pause = 0.0 if lived >= GOOD_LIFE else min(max(child.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         child.due = now + child.pause
@@ -258,9 +311,11 @@ class Supervisor:
         self._selector.register(status, selectors.EVENT_READ, self._read_status)
         self._control.descriptors += (theirs, news)
         pairs = [control.fileno() for control, _ in self._pairs]
+        first = self._orders is None  # later the clock must stand by itself, and a port that is taken ends nothing
         orders = {
             "directory": self._plan.directory,
-            "accept_clock": self._plan.accept_clock,
+            "accept_clock": self._plan.accept_clock and first,
+            "is_first": first,
             "port": self.port,
             "listener": self._listener.fileno(),
             "resolvers": pairs,
@@ -275,10 +330,7 @@ class Supervisor:
     def _tell_control(self) -> None:
         """Tell control which processes there are."""
         running = {child.name: child.process.pid for child in self._resolvers if child.process is not None}
-        restarts = {
-            "control": self._control.starts - 1,
-            "resolver": sum(max(0, child.starts - 1) for child in self._resolvers),
-        }
+        restarts = {"control": self._control.crashes, "resolver": sum(child.crashes for child in self._resolvers)}
         news = {"processes": {"supervisor": os.getpid(), **running}, "restarts": restarts}
         with contextlib.suppress(OSError):  # it is away, and hears of it when it is back
             os.write(self._news, json.dumps(news).encode() + b"\n")
@@ -288,6 +340,7 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             while octets := os.read(self._status, _PIPE_READ):
                 self._unread += octets
+            self._close_status()  # nobody writes there any more
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             self._heard = monotonic()
@@ -316,12 +369,19 @@ class Supervisor:
                 self._start(child)
             return
         if changed:
-            # Their sockets stay, so nothing that waits there is lost.
-            for child in self._resolvers:
-                if child.process is not None:
-                    self._replacing.append(child)
-                    child.process.terminate()
+            # One after the other, so that the others go on; what waits in their sockets is read on.
+            self._to_replace = list(self._resolvers)
+            self._replace_next()
         notify.ready()
+
+    def _replace_next(self) -> None:
+        """End a resolver that has old orders; when it is back with the new ones it is the next one's turn."""
+        while self._to_replace:
+            child = self._to_replace.pop(0)
+            if child.process is not None:
+                child.replaced, child.end_by = True, monotonic() + DRAIN
+                child.process.terminate()
+                return
 
     def _on_ready(self) -> None:
         """A resolver says that it reads its socket; at the start the last one is waited for."""
@@ -331,6 +391,8 @@ class Supervisor:
             if self._awaited <= 0:
                 self._welcome()
                 notify.ready()
+        else:
+            self._replace_next()
 
     def _welcome(self) -> None:
         facts = {
@@ -339,11 +401,16 @@ class Supervisor:
             "resolvers": self._plan.resolvers,
             **self._facts,
         }
-        if self._plan.as_json:
-            print(json.dumps(facts), flush=True)
-            return
-        for line in self._plan.welcome:
-            print(line.format(host=self._plan.host, port=self.port, metrics=facts.get("metrics")), flush=True)
+        lines = (
+            (json.dumps(facts),)
+            if self._plan.as_json
+            else [each.format(host=self._plan.host, port=self.port, **self._facts) for each in self._plan.welcome]
+        )
+        try:
+            print(*lines, sep="\n", flush=True)
+        except OSError as error:  # nobody reads it, which is no reason to end
+            _logger.warning("standard output cannot be written: %s", error.strerror)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # Resolvers
 

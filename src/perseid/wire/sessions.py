@@ -7,6 +7,7 @@ answered in it proves that, and from then on a MAC suffices. Both roles use the 
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Final
 
 from perseid.records.errors import InvalidData
@@ -54,10 +55,11 @@ class Identity:
 class CounterWindow:
     """Which counters have been used: none twice, and none older than the oldest remembered."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_heap", "_seen")
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._seen: set[int] = set()
+        self._heap: list[int] = []  # the same counters, the smallest first
 
     def is_fresh(self, counter: int) -> bool:
         """Whether a counter may be accepted. Zero always is: it means that the sender does not count."""
@@ -65,14 +67,15 @@ class CounterWindow:
             return True
         if counter in self._seen:
             return False
-        return len(self._seen) < REMEMBERED_COUNTERS or counter > min(self._seen)
+        return len(self._seen) < REMEMBERED_COUNTERS or counter > self._heap[0]
 
     def record(self, counter: int) -> None:
         """Remember a counter."""
-        if counter:
-            self._seen[counter] = None
+        if counter and counter not in self._seen:
+            self._seen.add(counter)
+            heappush(self._heap, counter)
             if len(self._seen) > REMEMBERED_COUNTERS:
-                del self._seen[min(self._seen)]
+                self._seen.remove(heappop(self._heap))
 
 
 @dataclass(slots=True, eq=False)

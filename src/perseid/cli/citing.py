@@ -1,0 +1,177 @@
+"""`perseid cite` and `perseid qr`: an identifier as others write it down, and as telephones read it."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from perseid.names import KNOWN_RESOLVERS, InvalidName, Reference, Resolver, to_http
+from perseid.registry.citation_forms import FORMS, as_json
+from perseid.registry.citing import Citation, citation_of
+from perseid.registry.context import Context
+from perseid.registry.operations import require_record
+from perseid.registry.past import as_of, moment
+from perseid.registry.qr import MAX_SCALE, Qr
+from perseid.registry.resolving import Query
+from perseid.registry.resolving import resolve as resolved
+
+from ._output import AsJson, print_json
+from ._place import DOOR, ActingAs, Directory, Name, Place, asked_for, opened
+
+STANDARD_OUTPUT = "-"
+
+
+class Style(StrEnum):
+    """How a citation is written: a name of `FORMS`."""
+
+    TEXT = "text"
+    HDL = "hdl"
+    HTTP = "http"
+    BIBTEX = "bibtex"
+    CSL_JSON = "csl-json"
+
+
+class Drawing(StrEnum):
+    """What a code can be drawn as."""
+
+    SVG = "svg"
+    PNG = "png"
+
+
+def _resolver(text: str) -> Resolver:
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        raise typer.BadParameter(problem.message) from problem
+
+
+ResolverOption: TypeAlias = Annotated[
+    Resolver | None,
+    typer.Option(
+        "--resolver",
+        metavar="URL",
+        parser=_resolver,
+        help=f"The resolver of the HTTP form, e.g. `http://example.org/hdl`; default {KNOWN_RESOLVERS[0]}.",
+    ),
+]
+
+
+def cite(
+    handle: Name,
+    *,
+    style: Annotated[
+        Style, typer.Option("--style", metavar="|".join(FORMS), help="How the citation is written.")
+    ] = Style.TEXT,
+    resolver: ResolverOption = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME|SEQ", help="Cite the version of a time, or of an entry, by its number."),
+    ] = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Cite an identifier: as `hdl:` URI and at a resolver, with what its record says about the thing.
+
+    Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
+    or ISSUED, PUBLISHER and DESC, alone, behind `DC.`, or as suffix of a registered type. What the record does not say
+    is left out. With `--at` the citation names the entry that made the version, and `perseid resolve --at` shows it.
+
+    For example:
+        perseid cite 102.100.272/X4NDP2JQH
+        perseid cite 102.100.272/X4NDP2JQH --style bibtex
+        perseid cite 102.100.272/X4NDP2JQH --style csl-json --at 30 --resolver http://resolver.net.au/hdl
+        perseid cite hdl:102.100.272/2RDV0T0QH --json
+    """
+    asked = asked_for(handle)
+    with opened(directory, acting_as) as place:
+        citation = _citation(place, asked, at, resolver or KNOWN_RESOLVERS[0])
+    text = FORMS[style.value](citation)
+    if json:
+        print_json({**as_json(citation), "style": style.value, "citation": text})
+    else:
+        typer.echo(text)
+
+
+def qr(  # noqa: PLR0913 - options
+    handle: Name,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to: FILE.svg or FILE.png. Default -, as SVG."),
+    ] = None,
+    format_: Annotated[
+        Drawing | None, typer.Option("--format", metavar="svg|png", help="What to draw, if the file does not say.")
+    ] = None,
+    scale: Annotated[
+        int, typer.Option("--scale", metavar="N", help="Pixels, or units, to a module.", min=1, max=MAX_SCALE)
+    ] = 8,
+    resolver: ResolverOption = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Draw the QR code of an identifier, to be printed on a thing: its address at a resolver.
+
+    The name must exist; one that is reserved will do, since that is what names are reserved for. With a file the
+    address is printed that the code says.
+
+    For example:
+        perseid qr 102.100.272/X4NDP2JQH -o code.svg
+        perseid qr 102.100.272/X4NDP2JQH -o code.png --resolver http://resolver.net.au/hdl --json
+        perseid qr 102.100.272/X4NDP2JQH
+    """
+    asked = asked_for(handle)
+    drawing = _drawing(output, format_)
+    to_file = output is not None and str(output) != STANDARD_OUTPUT
+    if json and not to_file:
+        raise typer.BadParameter("it tells about a file; name one with -o", param_hint="--json")
+    with opened(directory, acting_as) as place, place.registry.facts() as facts:
+        context = Context(facts, place.who, DOOR, place.registry.now())
+        held = context.own(asked.handle)
+        require_record(context, held)
+    name = Reference(held.handle, asked.query, asked.fragment)
+    code = Qr.of(to_http(name, resolver or KNOWN_RESOLVERS[0]))
+    drawn = code.png(scale) if drawing is Drawing.PNG else code.svg(scale)
+    if output is None or not to_file:
+        typer.echo(drawn, nl=False)
+        return
+    output.write_bytes(drawn)
+    if json:
+        about = {"url": code.text, "file": str(output), "format": drawing.value, "code": code.designator}
+        print_json({"handle": str(held.handle), **about})
+    else:
+        typer.echo(code.text)
+
+
+def _citation(place: Place, asked: Reference, at: str | None, resolver: Resolver) -> Citation:
+    query = Query(asked.handle)
+    with place.registry.facts() as facts:
+        if at is None:
+            found = resolved(query, Context(facts, place.who, DOOR, place.registry.now()))
+        else:
+            entry = moment(facts.reading, at, place.registry.ledger.log.clock.now())
+            found = as_of(facts, place.who, query, entry).resolved
+        tail = Reference(
+            asked.handle,
+            asked.query if found.query is None else found.query,
+            asked.fragment if found.fragment is None else found.fragment,
+        )
+        return citation_of(facts.policy(found.registered.prefix), found, tail, resolver, fixed=at is not None)
+
+
+def _drawing(output: Path | None, given: Drawing | None) -> Drawing:
+    """What is drawn: what was asked for, or what the name of the file says."""
+    ending = "" if output is None else output.suffix.lower().removeprefix(".")
+    if given is not None:
+        return given
+    if output is None or str(output) == STANDARD_OUTPUT:
+        return Drawing.SVG
+    if ending not in [each.value for each in Drawing]:
+        raise typer.BadParameter("name a file that ends in .svg or .png, or say --format", param_hint="-o")
+    return Drawing(ending)
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"cite": cite, "qr": qr}

@@ -1,0 +1,163 @@
+r"""Regular expressions of strangers: compiled within bounds for an engine of linear time, or refused.
+
+The engine is RE2. Three constructs that people know from other engines it does not have, or reads differently without
+a word, and these are refused by name: back references, look-around, and a class inside a class (`[a-z&&[^b]]`, which
+RE2 takes for the signs themselves). Who writes an expression is told where it stands; where one is met in a record
+that exists, it counts as one that matches nothing.
+
+Linear time is not yet little time: it is the product of the text and the compiled expression, and `\pL{100}` is large.
+So that product is bounded too, for all values of a record together (`Effort`).
+
+This is for expressions in the engine's own syntax, those of types and of JSON Schemas. Templates have Java's, and match
+in another way: see `regex`.
+"""
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from .errors import InvalidData
+from .plain import check_text
+
+MAX_PATTERN: Final = 1_000
+"""The longest expression, in characters. Those for identifiers and dates have a few dozen."""
+
+MAX_PATTERN_MEMORY: Final = 1 << 19
+"""How many octets a compiled expression may take; what needs more is not compiled."""
+
+MAX_PATTERN_WORK: Final = 50_000_000
+"""How many octets of text, each times the instructions of its expression, are matched for one record: about a tenth of
+a second at worst. A thousand octets against an expression of a thousand instructions are a fiftieth of it."""
+
+MAX_STEPS: Final = 10_000
+"""How many rules of schemas are applied for one record: some tenths of a second at worst."""
+
+_KEPT: Final = 256  # compiled expressions: those of the types that an installation uses most
+_LOOK_AROUND: Final = ("(?=", "(?!", "(?<=", "(?<!")
+_BACK_REFERENCES: Final = ("(?P=", "\\k", *[f"\\{digit}" for digit in range(1, 10)])
+_CONSTRUCTS: Final = {
+    **dict.fromkeys(_LOOK_AROUND, "look-around"),
+    **dict.fromkeys(_BACK_REFERENCES, "a back reference"),
+    "\\C": "a single octet, which may be half of a character",
+}
+
+
+class Effort:
+    """What checking one record may still cost. It is spent while values are checked, and never comes back."""
+
+    __slots__ = ("steps", "work")
+
+    def __init__(self, steps: int = MAX_STEPS, work: int = MAX_PATTERN_WORK) -> None:
+        self.steps = steps
+        self.work = work
+
+    def step(self, count: int = 1) -> None:
+        """Apply a rule of a schema; on long lists it counts as several."""
+        self.steps -= count
+        if self.steps < 0:
+            raise TooCostly("it takes too many steps to check; as many as all values of one record may take are done")
+
+    def match(self, octets: int, instructions: int) -> None:
+        """Match a text against an expression."""
+        self.work -= octets * instructions
+        if self.work < 0:
+            raise TooCostly("it is too long to be matched against an expression of this size")
+
+
+class TooCostly(InvalidData):
+    """Data that cannot be checked within bounds."""
+
+
+class Matcher:
+    """A compiled regular expression."""
+
+    __slots__ = ("_compiled", "pattern")
+
+    def __init__(self, pattern: str, compiled: Any) -> None:
+        self.pattern = pattern
+        self._compiled = compiled
+
+    def matches(self, text: str, effort: Effort) -> bool:
+        """Whether the whole text matches."""
+        self._pay(text, effort)
+        return self._compiled.fullmatch(text) is not None
+
+    def is_found_in(self, text: str, effort: Effort) -> bool:
+        """Whether some part of the text matches."""
+        self._pay(text, effort)
+        return self._compiled.search(text) is not None
+
+    def _pay(self, text: str, effort: Effort) -> None:
+        check_text(text, "the text")  # the engine has no place for half of a surrogate pair
+        effort.match(len(text.encode("utf-8")), self._compiled.programsize)
+
+
+@lru_cache(_KEPT)
+def compiled(pattern: str) -> Matcher:
+    """Compile an expression; InvalidData says what is wrong with it, and where."""
+    import re2  # noqa: PLC0415 - resolver processes know types of values, and check none
+
+    check_text(pattern, "the pattern")
+    if len(pattern) > MAX_PATTERN:
+        raise InvalidData(f"the pattern has {len(pattern):,} characters; {MAX_PATTERN:,} are the most")
+    if (found := _refused(pattern)) is not None:
+        raise InvalidData(f"the pattern has {found.construct} at character {found.position + 1}; {found.advice}")
+    options = re2.Options()
+    options.log_errors = False  # they would go to standard error
+    options.never_capture = True
+    options.max_mem = MAX_PATTERN_MEMORY
+    try:
+        return Matcher(pattern, re2.compile(pattern, options=options))
+    except re2.error as problem:
+        raise InvalidData(f"the pattern is no regular expression of RE2: {_words(problem)}") from None
+
+
+class _Refused(NamedTuple):
+    """A construct that is not understood here, and where it stands."""
+
+    construct: str
+    position: int
+    advice: str = "the engine of linear time has none: write the expression without it"
+
+
+def _refused(pattern: str) -> _Refused | None:
+    """The first construct that RE2 lacks or would read otherwise than it is meant."""
+    position = 0
+    while position < len(pattern):
+        for mark, name in _CONSTRUCTS.items():
+            if pattern.startswith(mark, position):
+                return _Refused(name, position)
+        if pattern.startswith("\\Q", position):  # everything up to \E stands for itself
+            end = pattern.find("\\E", position)
+            position = len(pattern) if end < 0 else end + 2
+        elif pattern[position] == "\\":
+            position += 2
+        elif pattern[position] == "[":
+            found = _refused_in_class(pattern, position)
+            if isinstance(found, _Refused):
+                return found
+            position = found
+        else:
+            position += 1
+    return None
+
+
+def _refused_in_class(pattern: str, start: int) -> _Refused | int:
+    """What is wrong with the class that begins here, or where it ends."""
+    position = start + 1
+    if pattern.startswith("^", position):
+        position += 1
+    first = position
+    while position < len(pattern):
+        if pattern.startswith("&&", position):
+            return _Refused("an intersection of classes (&&)", position, "write out the characters that are meant")
+        if pattern[position] == "[":
+            return _Refused("a class inside a class", position, 'a bracket that stands for itself is written "\\["')
+        if pattern[position] == "]" and position > first:
+            return position + 1
+        position += 2 if pattern[position] == "\\" else 1
+    return position
+
+
+def _words(problem: Exception) -> str:
+    said = problem.args[0] if problem.args else ""
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)

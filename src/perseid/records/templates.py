@@ -1,0 +1,387 @@
+r"""Templates: the values of names that have no record, made from a base record by the XML of an HS_NAMESPACE value.
+
+A name such as `12345/report@page=7` is cut at a delimiter into base and extension. The template says what becomes of
+them:
+
+    <template delimiter="@">
+      <foreach>
+        <if value="type" expression="URL"><value data="${data}?${extension}"/></if>
+        <else><value/></else>
+      </foreach>
+    </template>
+
+Elements, in the order of their writing:
+
+- `value index type data` makes a value. Data may also be what stands in the element. Outside of `foreach` type and data
+  are needed and the index is 1 unless it says otherwise; inside, what is missing is taken from the current base value.
+  An index that is taken becomes the next free one.
+- `foreach` repeats what is in it for each base value, with the parameters `index`, `type` and `data`; it is not nested.
+- `if value test expression negate parameter` does what is in it if a parameter (`extension`) equals the expression, or
+  with `test="matches"` if all of it matches the regular expression; what is captured goes to `parameter`. `else` does
+  what is in it if the `if` before it did not.
+- `def parameter` gives a parameter the data of the first value that is made in it, and makes no value.
+- `notfound` ends everything: there is no such name.
+- `template ref="index:handle"` stands for the template in that value.
+
+In types and data `${name}` stands for a parameter, `${name[2]}` for the second captured group, `$2` for that of the
+extension; a backslash takes the meaning from the next character. `handle`, `base` and `extension` are always there. A
+parameter keeps what it was given until it is given something else; one that nobody gave anything is empty.
+
+What a stranger's template may cost is bounded: values, octets, steps, references. What cannot be used counts as if it
+were not there: a regular expression that is refused matches nothing. `template_checks` says so before it is written.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+from xml.sax.saxutils import escape, quoteattr
+
+from .errors import InvalidData
+from .regex import Expression, expression
+from .value import Value, ValueRef
+from .xml import Element, is_yes, parse_xml
+
+MAX_TEMPLATE_VALUES: Final = 2_048
+"""The most values that are made: what deployed clients read in one response."""
+
+MAX_TEMPLATE_OCTETS: Final = 262_144
+"""Octets of all values together, and of any text on the way there: the longest message."""
+
+MAX_TEMPLATE_STEPS: Final = 10_000
+"""Work for one name: an element takes a step, and what is long or hard takes more; see `_Steps`. It lasts a fraction of
+a second at worst."""
+
+MAX_REFERENCES_DEEP: Final = 10
+"""How many references to other templates are followed from one to the next, as deployed servers do."""
+
+CHARACTERS_A_STEP: Final = 1_000
+"""Characters of a text that is made or looked at for the price of a step."""
+
+MATCHING_A_STEP: Final = 1_000
+"""How much matching has the price of a step: states of the expression times characters of the text."""
+
+EXPRESSION_STEPS: Final = 20
+"""What it costs to take a regular expression apart, beside a step for every ten characters."""
+
+REFUSED_EXPRESSION_STEPS: Final = 100
+"""What it costs beyond that to find out that it cannot be used: it may have been written out to its limit first."""
+
+STATES_A_STEP: Final = 100
+"""States that the engine makes of an expression for the price of a step."""
+
+REFERENCE_STEPS: Final = 500
+"""What it costs to look a template up: a record is read, and up to 64 KiB of XML."""
+
+EXTENSION: Final = "extension"
+TEMPLATE: Final = "template"
+MAX_INDEX: Final = 0x7FFF_FFFF
+
+_OF_A_ROUND: Final = ("index", "type", "data")
+_TOKEN: Final = re.compile(r"\\(.)|\$\{([^{}]*)\}|\$([0-9]+)", re.DOTALL)
+_GROUP: Final = re.compile(r"(.*)\[([0-9]{1,4})\]", re.DOTALL)
+_INDEX: Final = re.compile(r"\s*([0-9]{1,10})\s*")
+
+LookUp: TypeAlias = Callable[[ValueRef], bytes | None]
+"""The data of a value that everybody may read; None if there is none."""
+
+
+class TemplateTooCostly(InvalidData):
+    """A template makes more than may be made, or takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The name that is asked for, taken apart."""
+
+    handle: str
+    """The name as it is asked for."""
+    base: str
+    """What is before the delimiter."""
+    extension: str
+    """What is behind it."""
+    values: tuple[Value, ...] = ()
+    """The values of the base, as far as templates may show them to everybody; none, if it has no record."""
+    ignore_case: bool = True
+    """Whether small and capital letters are one in the names of the namespace."""
+
+
+def divide(handle: str, prefix: str, delimiter: str) -> tuple[str, str] | None:
+    """Base and extension of a name; None if the delimiter does not stand at the end of the prefix or behind it."""
+    at = handle.find(delimiter, len(prefix)) if delimiter else -1
+    return None if at < 0 else (handle[:at], handle[at + len(delimiter) :])
+
+
+def evaluate(templates: tuple[Element, ...], subject: Subject, look_up: LookUp) -> tuple[Value, ...] | None:
+    """The values that templates make of a name, in their order; None if they say that there is no such name.
+
+    Raises `TemplateTooCostly`.
+    """
+    made = _Made()
+    evaluation = _Evaluation(subject, look_up)
+    try:
+        for template in templates:
+            evaluation.template(template, None, made, 0)
+    except _NotFound:
+        return None
+    return tuple(made.values)
+
+
+def read_index(text: str | None) -> int | None:
+    """An index as it is written; None if it is none that a value can have."""
+    found = _INDEX.fullmatch(text or "")
+    return int(found[1]) if found is not None and 0 < int(found[1]) <= MAX_INDEX else None
+
+
+def data_of(element: Element) -> "str | tuple[Element | str, ...] | None":
+    """What a `value` element says the data is: a text, or content with elements in it; None if it says nothing."""
+    data = element.get("data")
+    if data is not None:
+        return data
+    if element.elements():
+        return element.children
+    return element.text.strip() or None
+
+
+class _NotFound(Exception):
+    """There is no such name."""
+
+
+class _Made:
+    """Values that were made: of a whole template, or of a definition."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._octets = 0
+        self._behind: dict[int, int] = {}  # from an index that is taken towards one that is free
+
+    def add(self, value: Value) -> None:
+        """Add a value, at the next free index if its own is taken."""
+        if len(self.values) == MAX_TEMPLATE_VALUES:
+            raise TemplateTooCostly(f"the template makes more than {MAX_TEMPLATE_VALUES:,} values")
+        self._octets += len(value.to_bytes())
+        if self._octets > MAX_TEMPLATE_OCTETS:
+            raise _too_long()
+        index = self._free(value.index)
+        self._behind[index] = index + 1 if index < MAX_INDEX else 1
+        self.values.append(replace(value, index=index))
+
+    def _free(self, index: int) -> int:
+        """A thousand values may want the same index, so the way to a free one is made short for the next."""
+        passed = []
+        while index in self._behind:
+            passed.append(index)
+            index = self._behind[index]
+        self._behind.update(dict.fromkeys(passed, index))
+        return index
+
+
+class _Steps:
+    """How much work is left."""
+
+    def __init__(self) -> None:
+        self._left = MAX_TEMPLATE_STEPS
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TemplateTooCostly(f"the template takes more than {MAX_TEMPLATE_STEPS:,} steps")
+
+
+class _Evaluation:
+    """What happens to one name."""
+
+    def __init__(self, subject: Subject, look_up: LookUp) -> None:
+        self._subject = subject
+        self._look_up = look_up
+        self._steps = _Steps()
+        self._read: dict[str, tuple[Element, ...]] = {}
+        self._expressions: dict[str, Expression | None] = {}
+        self._parameters: dict[str, tuple[str, ...]] = {
+            "handle": (subject.handle,),
+            "base": (subject.base,),
+            EXTENSION: (subject.extension,),
+        }
+        """Each with the groups that were captured of it, behind the whole."""
+
+    def template(self, element: Element, base: Value | None, made: _Made, depth: int) -> None:
+        """Do what a template says, or the one that it refers to, `depth` references away from the first."""
+        reference = element.get("ref")
+        if reference is None:
+            self._run(element, base, made, depth)
+            return
+        if depth >= MAX_REFERENCES_DEEP:
+            raise _NotFound
+        for other in self._referred(reference):
+            self.template(other, base, made, depth + 1)
+
+    def _referred(self, reference: str) -> tuple[Element, ...]:
+        """The templates in another value. What cannot be found or read makes that there is no such name."""
+        if reference not in self._read:
+            self._steps.spend(REFERENCE_STEPS)
+            try:
+                data = self._look_up(ValueRef.parse(reference.strip()))
+                if data is None:
+                    raise _NotFound
+                root = parse_xml(data)
+            except InvalidData:
+                raise _NotFound from None
+            self._read[reference] = (root,) if root.name == TEMPLATE else root.elements(TEMPLATE) or (root,)
+        return self._read[reference]
+
+    def _run(self, parent: Element, base: Value | None, made: _Made, depth: int) -> None:
+        """Do what the elements in another one say. One call for each level of the XML: they may be many."""
+        held: bool | None = None
+        for element in parent.elements():
+            self._steps.spend(1)
+            name = element.name
+            if name == "if":
+                held = self._holds(element)
+            if (name == "if" and held) or (name == "else" and held is False):
+                self._run(element, base, made, depth)
+            elif name == "foreach" and base is None:
+                for each in self._rounds():
+                    self._run(element, each, made, depth)
+            elif name == "def":
+                defined = _Made()
+                self._run(element, base, defined, depth)
+                self._define(element.get("parameter"), defined)
+            elif name == TEMPLATE:
+                self.template(element, base, made, depth)
+            elif name == "notfound":
+                raise _NotFound
+            elif name == "value" and (value := self._value(element, base)) is not None:
+                made.add(value)
+
+    def _rounds(self) -> Iterator[Value]:
+        """The rounds of a `foreach`: each base value, with its parameters."""
+        before = {name: self._parameters.get(name) for name in _OF_A_ROUND}
+        for value in self._subject.values:
+            self._steps.spend(1 + len(value.data) // CHARACTERS_A_STEP)
+            texts = (str(value.index), value.type, _text(value.data))
+            self._parameters |= {name: (text,) for name, text in zip(_OF_A_ROUND, texts, strict=True)}
+            yield value
+        for name, groups in before.items():
+            self._parameters.pop(name, None)
+            if groups is not None:
+                self._parameters[name] = groups
+
+    def _define(self, parameter: str | None, defined: _Made) -> None:
+        if parameter:
+            self._parameters[parameter] = (_text(defined.values[0].data) if defined.values else "",)
+
+    # Tests
+
+    def _holds(self, element: Element) -> bool:
+        name = element.get("value") or EXTENSION
+        expected = element.get("expression")
+        if expected is None:
+            return False
+        text = self._parameter(name)
+        if element.get("test") == "matches":
+            held = self._matches(text, expected, element.get("parameter") or name)
+        else:
+            self._steps.spend(len(text) // CHARACTERS_A_STEP)
+            held = text == expected
+        return held != is_yes(element.get("negate"))
+
+    def _matches(self, text: str, expected: str, parameter: str) -> bool:
+        compiled = self._expression(expected)
+        if compiled is None:
+            return False
+        self._steps.spend(compiled.cost(text) // MATCHING_A_STEP)
+        found = compiled.match(text)
+        if found is None:
+            return False
+        self._parameters[parameter] = found
+        return True
+
+    def _expression(self, text: str) -> Expression | None:
+        """A regular expression, taken apart once for a name; None if it cannot be used."""
+        if text not in self._expressions:
+            self._steps.spend(EXPRESSION_STEPS + len(text) // 10)
+            try:
+                found = expression(text, ignore_case=self._subject.ignore_case)
+            except InvalidData:
+                self._steps.spend(REFUSED_EXPRESSION_STEPS)
+                self._expressions[text] = None
+            else:
+                self._steps.spend(found.size // STATES_A_STEP)
+                self._expressions[text] = found
+        return self._expressions[text]
+
+    # Values
+
+    def _value(self, element: Element, base: Value | None) -> Value | None:
+        """The value that an element makes; None if it does not say enough."""
+        index = read_index(element.get("index"))
+        type_, data = element.get("type"), data_of(element)
+        if base is None:
+            if type_ is None or data is None:
+                return None
+            return Value(1 if index is None else index, self._filled(type_), self._content(data).encode("utf-8"))
+        return replace(
+            base,
+            index=base.index if index is None else index,
+            type=base.type if type_ is None else self._filled(type_),
+            data=base.data if data is None else self._content(data).encode("utf-8"),
+        )
+
+    def _content(self, data: "str | tuple[Element | str, ...]") -> str:
+        """Data as text; XML in it stays XML, whatever parameters hold."""
+        if isinstance(data, str):
+            return self._filled(data)
+        return "".join([self._xml(child) for child in data]).strip()
+
+    def _xml(self, child: Element | str) -> str:
+        if isinstance(child, str):
+            return escape(self._filled(child))
+        attributes = "".join([f" {name}={quoteattr(self._filled(value))}" for name, value in child.attributes])
+        inner = "".join([self._xml(other) for other in child.children])
+        return f"<{child.name}{attributes}>{inner}</{child.name}>" if inner else f"<{child.name}{attributes}/>"
+
+    def _filled(self, text: str) -> str:
+        """A text with parameters in the places where their names stand."""
+        parts: list[str] = []
+        length = at = 0
+        for token in _TOKEN.finditer(text):
+            for part in (text[at : token.start()], self._meaning(token)):
+                parts.append(part)
+                length += len(part)
+            if length > MAX_TEMPLATE_OCTETS:
+                raise _too_long()
+            at = token.end()
+        self._steps.spend((length + len(text)) // CHARACTERS_A_STEP)
+        return "".join([*parts, text[at:]])
+
+    def _meaning(self, token: "re.Match[str]") -> str:
+        escaped, name, digits = token.groups()
+        if escaped is not None:
+            return str(escaped)
+        if name is not None:
+            return self._parameter(name)
+        # Of `$12` it is the twelfth group if there are so many, and otherwise the first with a 2 behind it.
+        groups = self._parameters[EXTENSION]
+        used = 1
+        while used < len(digits) and int(digits[: used + 1]) < len(groups):
+            used += 1
+        number = int(digits[:used])
+        return (groups[number] if number < len(groups) else "") + str(digits[used:])
+
+    def _parameter(self, name: str) -> str:
+        """What a parameter is, or a group of it."""
+        groups = self._parameters.get(name)
+        if groups is not None:
+            return groups[0]
+        found = _GROUP.fullmatch(name)
+        groups = () if found is None else self._parameters.get(found[1], ())
+        return groups[int(found[2])] if found is not None and int(found[2]) < len(groups) else ""
+
+
+def _text(data: bytes) -> str:
+    """Data as a parameter; what is no text becomes one in which the wrong octets can be seen to be wrong."""
+    return data.decode("utf-8", "replace")
+
+
+def _too_long() -> TemplateTooCostly:
+    return TemplateTooCostly(f"the template makes more than {MAX_TEMPLATE_OCTETS:,} octets")

@@ -1,0 +1,274 @@
+"""Finding names by what their records hold: which lead to this URL, which are whose, what has changed (S4, S5).
+
+Whoever may list the names of a namespace finds them (see `past_names`): with LIST_HANDLES in every state, by an open
+policy those that the public may know. A value that is not public is found by those only who may read it. Deleted names
+are not found: they are nothing any more; the log tells of them.
+
+Pages are by the key of an index, so a page costs the same wherever it begins, and there is no end to how many there
+can be. What may not be seen, or is not what was looked for after all, is passed over, so much of it at a time: a page
+may be short, or empty, although there are more. A page's end is told as the number of an entry, and which of its keys:
+a key itself could give away what is not public. A record that is changed between two pages may be seen twice, or, if it
+moved to a place that was passed, not at all.
+
+A pattern for URLs without a beginning has no range of keys. Then all keys are looked through, for some time, and the
+page says so.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from perseid.ledger.entry import Entry, State
+from perseid.ledger.reading import Reading
+from perseid.ledger.target_keys import KEY_LENGTH
+from perseid.ledger.value_keys import keys_of
+from perseid.names import Handle
+from perseid.names.characters import fold
+from perseid.records.value import Permission, Value
+from perseid.wire.codes import ResponseCode
+
+from . import demands
+from .authorisation import MAX_GROUP_LOOKUPS, authorise
+from .facts import SITE_PREFIX, Facts
+from .identity import Identity
+from .past import DEFAULT_PAGE, may, page_size
+from .past_names import MAX_SCANNED, Sight, demand_listing
+from .results import Refused
+from .searching import Matched, Plan, Prepared, Search
+from .veil import is_public
+
+SCAN_SECONDS: Final = 1.0
+"""How long one page looks through everything: others wait for an answer too."""
+
+_FEWEST_READ: Final = 50
+_MOST_READ: Final = 1_000
+_SCANNED_AT_ONCE: Final = 5_000
+_MOST_DIGITS: Final = 19
+
+Place = tuple[int, bytes, int]
+"""Where somebody is on the way: the number of a range, a key in it, an entry. Without ranges, only the entry counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A name whose record is what was looked for."""
+
+    handle: str
+    state: State
+    seq: int
+    """Its latest entry."""
+    at: int
+    """When it last changed, in microseconds since 1970."""
+    values: tuple[Value, ...]
+    """The values that are as asked for; none if nothing was asked about values."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """Some of what was found, in the order of the index."""
+
+    items: tuple[Found, ...]
+    following: str | None
+    """Where the next page begins; None if this is the last one."""
+    scans: bool
+    """Whether everything had to be looked through, for lack of an index; then a page ends when its time is over."""
+
+
+def find(
+    facts: Facts,
+    who: Identity,
+    search: Search,
+    after: str | None = None,
+    limit: int = DEFAULT_PAGE,
+    seconds: float = SCAN_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> FoundPage:
+    """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`."""
+    wanted = search.prepared()
+    seen = _Seen(facts, who, wanted)
+    walk = _Walk(facts.reading, wanted.plan(), min(max(_FEWEST_READ, limit), _MOST_READ))
+    limit = page_size(limit)
+    found: list[Found] = []
+    begun = clock()
+    steps = walk.steps(after)
+    last: Place | None = None
+    more = False
+    for passed, (place, entry) in enumerate(steps, 1):
+        try:
+            item = None if entry is None else seen.look(entry)
+        except _Enough:
+            more = True
+            break
+        if item is not None:
+            found.append(item)
+        last = place
+        over = clock() - begun > seconds if walk.plan.scans else passed >= MAX_SCANNED
+        if over or len(found) == limit or facts.spent.lookups > _MANY_LOOKUPS:
+            more = next(steps, None) is not None
+            break
+    following = walk.told(last) if more and last is not None else None
+    return FoundPage(tuple(found), following, walk.plan.scans is not None)
+
+
+_MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
+"""References that one page follows to decide who may see what, and then ends: nothing is denied for lack of them."""
+
+
+class _Enough(Exception):
+    """Of one prefix more cannot be decided on this page whether it may be seen."""
+
+
+class _Seen:
+    """What one who asks may see of what was found."""
+
+    def __init__(self, facts: Facts, who: Identity, wanted: Prepared) -> None:
+        self._facts = facts
+        self._who = who
+        self._wanted = wanted
+        self._sight = Sight(facts, who)
+        prefix = wanted.search.prefix
+        if prefix is not None:
+            # Who asks about one namespace is told that they may not; elsewhere what may not be seen is passed over.
+            demand = demand_listing(prefix, facts.policy(prefix))
+            decision = authorise(who, demand, facts, facts.rules.administration, facts.spent)
+            if not decision.allowed:
+                raise Refused.by_decision(decision)
+
+    def look(self, entry: Entry) -> Found | None:
+        """The record of an entry as it may be told; None if it is not what is looked for."""
+        if entry.state is State.ABSENT or not self._wanted.concerns(entry):
+            return None
+        if fold(entry.handle.partition("/")[0]) == SITE_PREFIX:
+            return None  # the installation's own records are no names
+        right = self._sight.right(entry.handle)
+        if right is None:
+            raise _Enough
+        if not right.lists or not (right.administers or is_public(entry.state)):
+            return None
+        values = self._met(entry)
+        return None if values is None else Found(entry.handle, entry.state, entry.seq, entry.at, values)
+
+    def _met(self, entry: Entry) -> tuple[Value, ...] | None:
+        """The values that are as asked for, of those that may be read."""
+        try:
+            policy = self._facts.policy(entry.handle.partition("/")[0])
+        except Refused:
+            return None  # of a namespace whose policy cannot be read nothing is known
+        every: list[Matched] = list(zip(entry.contents(), entry.record(), strict=True))
+        public = [each for each in every if each[1].is_public]
+        readable = [each for each in every if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
+        by_all, by_public = self._wanted.meets(policy, entry, readable), self._wanted.meets(policy, entry, public)
+        if by_all == by_public:
+            return by_public
+        reads = may(self._facts, self._who, demands.read(Handle.keepable(entry.handle)))
+        return by_all if reads else by_public
+
+
+class _Walk:
+    """Goes through the records that may be what is looked for, in the order of an index, each once."""
+
+    def __init__(self, reading: Reading, plan: Plan, at_once: int) -> None:
+        self._reading = reading
+        self._at_once = at_once
+        self.plan = plan
+
+    def steps(self, after: str | None) -> Iterator[tuple[Place, Entry | None]]:
+        """The records behind where a page ended, each with its place; None where a place leads to nothing new."""
+        place = (0, b"", 0) if after is None else self._place(after)
+        if self.plan.ranges:
+            return self._by_scan(place) if self.plan.scans else self._by_keys(place)
+        return self._by_names(place) if self.plan.names else self._by_log(place)
+
+    def told(self, place: Place) -> str:
+        """A place, for whoever may not know the key."""
+        _, key, seq = place
+        if not self.plan.ranges:
+            return str(seq)
+        return f"{seq}.{self._keys(self._reading.entry(seq)).index((place[0], key))}"
+
+    def _place(self, told: str) -> Place:
+        number, _, which = told.partition(".")
+        if not all(
+            part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (number, which or "0")
+        ):
+            raise _unknown(told)
+        try:
+            entry = self._reading.entry(int(number))
+        except KeyError:
+            raise _unknown(told) from None
+        if not self.plan.ranges:
+            return 0, entry.key, entry.seq
+        keys = self._keys(entry)
+        if int(which or "0") >= len(keys):
+            raise _unknown(told)
+        return *keys[int(which or "0")], entry.seq
+
+    def _keys(self, entry: Entry) -> list[tuple[int, bytes]]:
+        """The keys of a record in the ranges, in the order in which they are met."""
+        keys = keys_of(entry.contents())
+        ranges = enumerate(self.plan.ranges)
+        return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
+
+    def _by_keys(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        number, key, seq = place
+        for which, one in enumerate(self.plan.ranges):
+            if which < number:
+                continue
+            after = (key, seq) if which == number else (b"", 0)
+            while rows := self._reading.leading_to(one.first, one.end, self._at_once, after):
+                for found, entry in rows:
+                    is_first = self._keys(entry)[:1] == [(which, found)]
+                    yield (which, found, entry.seq), entry if is_first else None
+                if len(rows) < self._at_once:
+                    break
+                after = rows[-1][0], rows[-1][1].seq
+
+    def _by_scan(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        number, key, seq = place
+        for which, one in enumerate(self.plan.ranges):
+            if which < number:
+                continue
+            after = (key, seq) if which == number else (b"", 0)
+            while rows := self._reading.target_rows(one.first, one.end, _SCANNED_AT_ONCE, after):
+                for found, seq_found in rows:
+                    entry = self._reading.entry(seq_found) if self._is_candidate(found) else None
+                    if entry is not None and self._first_candidate(entry) != (which, found):
+                        entry = None
+                    yield (which, found, seq_found), entry
+                if len(rows) < _SCANNED_AT_ONCE:
+                    break
+                after = rows[-1]
+
+    def _is_candidate(self, key: bytes) -> bool:
+        """Whether a key, which may be cut, can be that of a place that is looked for."""
+        glob = self.plan.scans
+        return glob is None or len(key) >= KEY_LENGTH or glob.matches(key)
+
+    def _first_candidate(self, entry: Entry) -> tuple[int, bytes] | None:
+        return next((each for each in self._keys(entry) if self._is_candidate(each[1])), None)
+
+    def _by_names(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        assert self.plan.names is not None  # noqa: S101 - it is asked before
+        first, end = self.plan.names
+        if place[1]:
+            if not first <= place[1] < end:
+                raise _unknown(str(place[2]))
+            first = place[1] + b"\0"
+        while entries := self._reading.names(first, end, self._at_once):
+            yield from (((0, entry.key, entry.seq), entry) for entry in entries)
+            if len(entries) < self._at_once:
+                return
+            first = entries[-1].key + b"\0"
+
+    def _by_log(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        since, size = max(self.plan.since or 0, place[2]), self._reading.size
+        for first in range(since, size, self._at_once):
+            for entry in self._reading.log(first, min(first + self._at_once, size)):
+                is_latest = self._reading.latest(entry.key) == entry.seq
+                yield (0, entry.key, entry.seq), entry if is_latest else None
+
+
+def _unknown(told: str) -> Refused:
+    reason = f"no page of this search ended at {told[:40]}"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "begin anew, and go on where a page says that it ended")

@@ -1,0 +1,184 @@
+"""`perseid cite` and `perseid qr`: citations of real records, and codes that another program reads back."""
+
+import json
+import re
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import zxingcpp
+
+from tests.cli.installation import Site, refused, site
+
+RELEASE = "102.100.272/X4NDP2JQH"
+TITLE = "Authority Metadata for the PILIN Project: version 1.0 of 2007-10-25, release"
+DEFAULT = "https://hdl.handle.net"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return site(tmp_path_factory.mktemp("cited"), "--demo")
+
+
+def test_s10_an_identifier_is_cited_in_both_forms(demo: Site) -> None:
+    assert demo.lines(f"cite {RELEASE}") == [f"{TITLE}. hdl:{RELEASE}, {DEFAULT}/{RELEASE}"]
+    assert demo.lines(f"cite {RELEASE} --style hdl") == [f"hdl:{RELEASE}"]
+    assert demo.lines(f"cite {RELEASE} --style http") == [f"{DEFAULT}/{RELEASE}"]
+    seed = "http://resolver.net.au/hdl"
+    assert demo.lines(f"cite {seed}/{RELEASE} --style http --resolver {seed}") == [f"{seed}/{RELEASE}"]
+
+
+def test_for_programs_there_are_bibtex_csl_and_json(demo: Site) -> None:
+    bibtex = demo.lines(f"cite {RELEASE} --style bibtex")
+    assert bibtex[:2] == [f"@misc{{hdl:{RELEASE},", f"  title = {{{{{TITLE}}}}},"]
+    (item,) = json.loads(demo.ok(f"cite {RELEASE} --style csl-json").out)
+    assert (item["id"], item["title"], item["URL"]) == (f"hdl:{RELEASE}", TITLE, f"{DEFAULT}/{RELEASE}")
+    plain = demo.ok(f"cite {RELEASE} --json --style hdl").json
+    assert (plain["title"], plain["citation"], plain["style"]) == (TITLE, f"hdl:{RELEASE}", "hdl")
+    assert plain["creator"] == "hdl:102.100.272/0N8J991QH"
+
+
+def test_a_version_is_cited_by_the_entry_that_made_it(tmp_path: Path) -> None:
+    demo = site(tmp_path, "--demo")
+    seq = demo.ok(f"set {RELEASE} DESC='The title of today' --json").json["seq"]
+    now = demo.lines(f"cite {RELEASE}")
+    assert now[0].startswith("The title of today. ")
+    then = demo.ok(f"cite {RELEASE} --at {seq - 1} --json").json
+    assert then["title"] == TITLE
+    assert then["version"]["seq"] < seq
+    assert f"[as of entry {then['version']['seq']} (" in then["citation"]
+    assert demo.lines(f"cite {RELEASE} --style hdl --at {seq}") == [f"hdl:{RELEASE} as of entry {seq}"]
+    shown = demo.ok(f"resolve {RELEASE} --at {then['version']['seq']} --json").json
+    assert TITLE in str(shown)
+
+
+def test_what_is_gone_hidden_or_not_there(tmp_path: Path) -> None:
+    demo = site(tmp_path, "--demo")
+    demo.ok(f"tombstone {RELEASE} --reason Superseded")
+    assert demo.lines(f"cite {RELEASE}")[0].endswith(" [gone: Superseded]")
+    demo.ok("unpublish 102.100.272/D7J1G0DQH")
+    refused(demo("cite 102.100.272/D7J1G0DQH"), "there is no record", code=3)
+    refused(demo("cite 102.100.272/BCDFGHJKH"), "there is no record", code=3)
+    refused(demo("cite 88.1/x"), "doesn't live here", code=3)
+    assert demo(f"cite {RELEASE} --style apa").code == 2
+    assert demo(f"cite {RELEASE} --resolver nowhere").code == 2
+
+
+def test_the_query_of_a_cordra_name_is_cited_with_it(demo: Site) -> None:
+    name = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
+    lower = name.lower()
+    assert demo.lines(f"cite 'hdl:{lower}?page=2#top' --style hdl") == [f"hdl:{name}?page=2#top"]
+
+
+# Codes, read by another program
+
+
+def decoded(rows: list[bytes]) -> str:
+    """What a picture says, of rows with one octet a pixel."""
+    image = memoryview(b"".join(rows)).cast("B", shape=[len(rows), len(rows[0])])
+    (found,) = zxingcpp.read_barcodes(image)
+    assert found.format == zxingcpp.BarcodeFormat.QRCode
+    return str(found.text)
+
+
+def png_rows(octets: bytes) -> list[bytes]:
+    """The pixels of a PNG in black and white, whose lines are as they are (0) or added to the one above (2)."""
+    assert octets.startswith(b"\x89PNG\r\n\x1a\n")
+    place, data, width = 8, b"", 0
+    while place < len(octets):
+        length = int.from_bytes(octets[place : place + 4])
+        kind, body = octets[place + 4 : place + 8], octets[place + 8 : place + 8 + length]
+        assert zlib.crc32(kind + body) == int.from_bytes(octets[place + 8 + length : place + 12 + length])
+        if kind == b"IHDR":
+            width = int.from_bytes(body[:4])
+            assert body[8:] == bytes((1, 0, 0, 0, 0))
+        data += body if kind == b"IDAT" else b""
+        place += 12 + length
+    lines = zlib.decompress(data)
+    size = 1 + (width + 7) // 8
+    rows = []
+    line = bytes(size - 1)
+    for start in range(0, len(lines), size):
+        assert lines[start] in (0, 2)
+        above = line if lines[start] else bytes(size - 1)
+        line = bytes((one + other) % 256 for one, other in zip(lines[start + 1 : start + size], above, strict=True))
+        bits = "".join(f"{octet:08b}" for octet in line)[:width]
+        rows.append(bytes(255 if bit == "1" else 0 for bit in bits))
+    return rows
+
+
+def svg_rows(octets: bytes, pixels: int = 4) -> list[bytes]:
+    """The pixels of an SVG that draws dark modules as horizontal lines."""
+    root = ET.fromstring(octets)
+    scale = float(re.findall(r"scale\((.+?)\)", octets.decode())[-1])
+    size = round(float(root.attrib["width"]) / scale)
+    modules = [[255] * size for _ in range(size)]
+    (path,) = (each.attrib["d"] for each in root.iter() if each.attrib.get("stroke") == "#000")
+    x = y = 0.0
+    for command, numbers in re.findall(r"([Mmh])([-0-9. ]+)", path):
+        steps = [float(number) for number in numbers.split()]
+        if command == "M":
+            x, y = steps
+        elif command == "m":
+            x, y = x + steps[0], y + steps[1]
+        else:
+            for column in range(round(x), round(x + steps[0])):
+                modules[int(y)][column] = 0
+            x += steps[0]
+    wide = [bytes(shade for shade in row for _ in range(pixels)) for row in modules]
+    return [row for row in wide for _ in range(pixels)]
+
+
+def test_a_code_says_the_address_at_the_resolver(demo: Site, tmp_path: Path) -> None:
+    for ending, rows in (("svg", svg_rows), ("png", png_rows)):
+        path = tmp_path / f"code.{ending}"
+        assert demo.lines(f"qr {RELEASE} -o {path}") == [f"{DEFAULT}/{RELEASE}"]
+        assert decoded(rows(path.read_bytes())) == f"{DEFAULT}/{RELEASE}"
+        demo.ok(f"qr hdl:{RELEASE} -o {path} --resolver http://resolver.net.au/hdl --scale 3")
+        assert decoded(rows(path.read_bytes())) == f"http://resolver.net.au/hdl/{RELEASE}"
+    path = tmp_path / "other.png"
+    done = demo.ok(f"qr {RELEASE} -o {path} --json").json
+    assert done == {
+        "handle": RELEASE,
+        "url": f"{DEFAULT}/{RELEASE}",
+        "file": str(path),
+        "format": "png",
+        "code": done["code"],
+    }
+
+
+def test_a_code_of_a_long_name_with_any_letters_is_read_back(tmp_path: Path) -> None:
+    demo = site(tmp_path, "--demo")
+    demo.ok("namespace add 12345")
+    suffix = "Bücher/日本 %?#" + "x" * 300
+    demo.ok("create --url https://example.org/", f"12345/{suffix}")
+    path = tmp_path / "code.png"
+    (url,) = demo.lines(f"qr -o {path} --scale 4", f"12345/{suffix}")
+    assert "12345/B%C3%BCcher%2F%E6%97%A5" in url
+    assert decoded(png_rows(path.read_bytes())) == url
+    demo.ok("create --url https://example.org/", f"12345/{'é' * 1000}")
+    refused(demo(f"qr -o {path}", f"12345/{'é' * 1000}"), "too many for a QR code", code=1)
+
+
+def test_without_a_file_the_code_goes_to_standard_output(demo: Site) -> None:
+    svg = demo.ok(f"qr {RELEASE}").out
+    assert svg == demo.ok(f"qr {RELEASE} -o -").out
+    assert decoded(svg_rows(svg.encode())) == f"{DEFAULT}/{RELEASE}"
+    assert demo(f"qr {RELEASE} --json").code == 2
+
+
+def test_a_code_for_a_name_that_is_reserved_can_be_printed(tmp_path: Path) -> None:
+    demo = site(tmp_path, "--demo")
+    (name,) = demo.lines("reserve 102.100.272 --count 1")
+    assert demo.lines(f"qr {name} -o {tmp_path}/a.svg") == [f"{DEFAULT}/{name}"]
+    refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "there is no record", code=3)
+
+
+def test_what_cannot_be_drawn(demo: Site, tmp_path: Path) -> None:
+    refused(demo(f"qr 102.100.272/BCDFGHJKH -o {tmp_path}/a.svg"), "there is no record", code=3)
+    assert demo(f"qr {RELEASE} -o {tmp_path}/a.gif").code == 2
+    assert demo(f"qr {RELEASE} -o {tmp_path}/a --format png").code == 0
+    assert (tmp_path / "a").read_bytes().startswith(b"\x89PNG")
+    assert demo(f"qr {RELEASE} -o {tmp_path}/a.svg --scale 101").code == 2
+    refused(demo(f"qr {RELEASE} -o {tmp_path}/none/a.svg"), "No such file", code=1)

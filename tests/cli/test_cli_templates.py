@@ -1,0 +1,56 @@
+"""`resolve` of names that have no record, and that a template makes values for."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, refused, site
+
+TEMPLATE = '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
+FIXED = '<n><template delimiter="@"><value type="URL" data="https://example.org/${extension}"/></template></n>'
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    made = site(tmp_path, "--prefix", "12345")
+    for name, text in (("first", TEMPLATE), ("second", FIXED)):
+        (tmp_path / name).write_text(text)
+    made.ok("create 12345/a --url https://example.org/a")
+    made.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'first'}")
+    return made
+
+
+def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path: Path) -> None:
+    done = here.ok("resolve 12345/A@Page --type URL")
+    assert done.out == "1  URL  https://example.org/a#Page\n"
+    assert done.err == "It has no record of its own: a template made this from the record of 12345/a.\n"
+    found = here.ok("resolve 12345/a@x --type URL --json").json
+    assert (found["handle"], found["madeFrom"]) == ("12345/a@x", "12345/a")
+    assert "madeFrom" not in here.ok("resolve 12345/a --json").json
+    refused(here("resolve 12345/a-x"), "there is no record of 12345/a-x", code=3)
+    then = here.ok("history 0.NA/12345 --json").json["versions"][0]["seq"]
+    here.ok(f"set 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'second'}")
+    done = here.ok("resolve 12345/none@x")
+    assert (done.out, done.err) == (
+        "1  URL  https://example.org/x\n",
+        "It has no record of its own: a template made this.\n",
+    )
+    assert here.ok("resolve 12345/none@x --json").json["madeFrom"] is None
+    done = here.ok(f"resolve 12345/a@x --type URL --at {then}")
+    assert done.out == "1  URL  https://example.org/a#x\n"
+    assert f"As of entry {then}; the latest that it was made from is that of entry {then} (" in done.err
+
+
+def test_an_alias_may_lead_to_such_a_name(here: Site) -> None:
+    here.ok("create 12345/alias --value HS_ALIAS=12345/a@Page")
+    assert here.ok("resolve 12345/alias --follow --type URL").out == "1  URL  https://example.org/a#Page\n"
+
+
+def test_the_setting_names_a_delimiter_where_no_namespace_does(tmp_path: Path) -> None:
+    made = site(tmp_path, "--prefix", "12345")
+    made.ok("create 12345/a --url https://example.org/a")
+    refused(made("resolve 12345/a::x"), "there is no record", code=3)
+    settings = made.directory / "perseid.toml"
+    settings.write_text(re.sub('(?m)^#? ?delimiter = ""$', 'delimiter = "::"', settings.read_text()))
+    assert made.ok("resolve 12345/a::x --type URL").out == "1  URL  https://example.org/a\n"

@@ -1,0 +1,140 @@
+"""`perseid type`: types registered, listed and shown; what a namespace does with them; and `check`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.installation import Site, refused, site
+
+SCHEMA = {"type": "object", "required": ["mm"], "properties": {"mm": {"type": "integer"}}}
+ADD = "type add 102.100.TYPE/SCALE --definition 'The scale of a map'"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+def checked(demo: Site) -> None:
+    """A namespace that takes registered types only, with data that is of them."""
+    policy = b'profile = "free"\nregistered_types = true\nvalidate_types = true\n'
+    done = demo("namespace add 12345 --policy -", given=policy)
+    assert done.code == 0, done
+
+
+def test_a6_a_type_is_registered_and_data_is_checked_against_it(demo: Site) -> None:
+    assert demo.lines(f"{ADD} --pattern '1:[1-9][0-9]*' --example 1:25000 --name Scale") == ["102.100.TYPE/SCALE"]
+    checked(demo)
+    demo.ok("create 12345/a --value 102.100.TYPE/SCALE=1:50000")
+    refused(
+        demo("create 12345/b --value 102.100.TYPE/SCALE=large"),
+        "value 1 is not of its type '102.100.TYPE/SCALE'",
+        'the rule "pattern": "1:[1-9][0-9]*" is not kept',
+        "validate_types = true",
+        "perseid type show '102.100.TYPE/SCALE'",
+    )
+    refused(demo("create 12345/b --value 102.100.TYPE/OTHER=x"), "has no definition", "registered_types = true")
+    done = demo("explain set 12345/a 102.100.TYPE/SCALE=small")
+    assert (done.code, done.out.startswith("refused: value 1 is not of its type")) == (4, True)
+
+
+def test_a_schema_comes_from_a_file_or_from_standard_input(demo: Site, tmp_path: Path) -> None:
+    (tmp_path / "size.json").write_text(json.dumps(SCHEMA))
+    demo.ok("type add 102.100.TYPE/SIZE --definition 'How large' --schema", str(tmp_path / "size.json"))
+    demo.ok("type add 102.100.TYPE/WIDTH --definition 'How wide' --schema -", given=json.dumps(SCHEMA).encode())
+    checked(demo)
+    demo.ok("create 12345/a", "--value", '102.100.TYPE/SIZE={"mm": 3}')
+    refused(demo("create 12345/b", "--value", '102.100.TYPE/WIDTH={"mm": "3"}'), "is not kept at /mm", "integer")
+    shown = demo.ok("type show 102.100.TYPE/SIZE --json").json
+    assert shown == {
+        "handle": "102.100.TYPE/SIZE",
+        "name": "SIZE",
+        "description": "How large",
+        "schema": SCHEMA,
+        "seq": shown["seq"],
+    }
+    assert f"schema       {json.dumps(SCHEMA, separators=(',', ':'))}" in demo.lines("type show 102.100.TYPE/SIZE")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([r"--pattern=(a)\1"], "back reference at character 4"),
+        (["--pattern=a(?=b)"], "look-around"),
+        (["--pattern=[a-z&&[^b]]"], "intersection of classes"),
+        (["--pattern=[0-9]+", "--example=x"], "example of the type is not of the type"),
+    ],
+)
+def test_a_definition_that_could_not_be_used_is_refused(demo: Site, options: list[str], words: str) -> None:
+    refused(demo(ADD, *options), words)
+    assert demo("type show 102.100.TYPE/SCALE").code == 3
+
+
+def test_hostile_schemas_are_refused_with_their_place(demo: Site) -> None:
+    for schema, words in (
+        ({"$ref": "https://example.org/"}, "nothing is fetched"),
+        ({"items": {"pattern": r"(a)\1"}}, "at /items/pattern"),
+    ):
+        refused(demo(f"{ADD} --schema -", given=json.dumps(schema).encode()), words)
+    refused(demo(f"{ADD} --schema -", given=b"{"), "not JSON", code=1)
+    assert demo(f"{ADD} --schema - --pattern a", given=b"{}").code == 2
+
+
+def test_a_type_is_registered_once_and_where_its_prefix_is(demo: Site) -> None:
+    demo.ok(ADD)
+    refused(demo(ADD), "exists already")
+    refused(demo("type add 88.1/X --definition y"), "doesn't live here", code=3)
+    refused(demo("type add 102.100.TYPE/NEW --definition y --as 300:12345/ann"), "may not create")
+
+
+def test_the_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None:
+    lines = demo.lines("type list")
+    assert lines[:2] == ["102.100.TYPE/CREATION_DATE  CREATION_DATE", "102.100.TYPE/CREATOR  CREATOR"]
+    assert demo.lines("type list 102.100.TYPE") == lines
+    found = [json.loads(line) for line in demo.lines("type list --json")]
+    assert [item["handle"] for item in found] == [line.partition(" ")[0] for line in lines]
+    assert demo.lines("type list 2000.01") == []
+    assert demo.lines("type show hdl:102.100.TYPE/creation_date") == [
+        "handle       102.100.TYPE/CREATION_DATE",
+        "name         CREATION_DATE",
+        "description  When the identifier was first associated with the thing it identifies.",
+        "pattern      [0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
+        "example      2007-06-22T02:53:46Z",
+    ]
+
+
+def test_who_may_not_see_names_together_is_told_which_are_not_listed(demo: Site) -> None:
+    done = demo("type list --as 300:12345/ann")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("Not listed: 102.100.272: ")
+    refused(demo("type list 102.100.TYPE --as 300:12345/ann"), "LIST_HANDLES")
+
+
+def test_what_is_no_type_is_not_found(demo: Site) -> None:
+    refused(demo("type show 102.100.272/2RDV0T0QH"), "is no type", code=3)
+    refused(demo("type show 102.100.TYPE/NONE"), "there is no record", code=3)
+    demo.ok("create 102.100.TYPE/WORDS --value DESC='A type in words'")
+    assert demo.lines("type show 102.100.TYPE/WORDS") == [
+        "handle       102.100.TYPE/WORDS",
+        "description  A type in words",
+    ]
+
+
+def test_a_definition_that_cannot_be_used_any_more_is_shown_with_its_problem(
+    demo: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as lenient:
+        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        demo.ok(ADD, r"--pattern=(a)\1")
+    assert demo.lines("type show 102.100.TYPE/SCALE")[-1].startswith("problem      the pattern has a back reference")
+
+
+def test_check_lists_what_is_no_longer_of_its_type(demo: Site) -> None:
+    demo.ok(f"{ADD} --pattern '1:[1-9][0-9]*'")
+    checked(demo)
+    demo.ok("create 12345/a --value 102.100.TYPE/SCALE=1:1")
+    definition = {"name": "Scale", "description": "The scale", "pattern": "1:[1-9][0-9]{4,}"}
+    demo.ok("set 102.100.TYPE/SCALE", f"PERSEID_TYPE={json.dumps(definition)}")
+    out = demo("check").out
+    assert "1 names of 12345 are not as their policy demands today; the first is 12345/a: value 1 is not of its" in out

@@ -1,0 +1,144 @@
+"""Keys by which records are found besides URLs, and patterns for URLs: every range holds what it should."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.target_globs import UrlGlob
+from perseid.ledger.target_keys import KEY_LENGTH, Range, places_of, targets_of, url_text
+from perseid.ledger.value_keys import keys_of, owner_ranges, type_ranges, value_ranges
+from perseid.records import Admin, Value, ValueRef
+from perseid.records.types import matches
+from tests.record_strategies import values as record_values
+
+types = st.sampled_from(["URL", "url", "URL.x", "HS_ADMIN", "hs_admin", "HS_ADMIN.x", "EMAIL", "EMAIL.x.y", "E" * 600])
+ADMIN = Admin(ValueRef(300, "12345/Ann")).to_bytes()
+
+
+def content(type_: str, data: bytes) -> bytes:
+    return Value(1, type_, data).to_bytes()
+
+
+def holds(ranges: tuple[Range, ...], *contents: bytes) -> bool:
+    keys = keys_of(contents)
+    return any(each.first <= key < each.end for each in ranges for key in keys)
+
+
+def url(text: str | bytes) -> bytes:
+    return content("URL", text if isinstance(text, bytes) else text.encode())
+
+
+@given(types, types, st.booleans(), st.sampled_from([ADMIN, b"odd", b""]))
+def test_a_type_is_found_with_its_subtypes_if_they_are_wanted(asked: str, type_: str, dot: bool, data: bytes) -> None:
+    query = asked + "." * dot
+    if matches(query, type_):
+        assert holds(type_ranges(query), content(type_, data))
+
+
+@given(st.binary(max_size=40), types)
+def test_data_are_found_whatever_their_type_but_for_administrators(data: bytes, type_: str) -> None:
+    if not type_.lower().startswith("hs_admin"):
+        assert holds(value_ranges(data), content(type_, data))
+    assert not holds(value_ranges(data + b"!"), content("DESC", data))
+    assert not holds(value_ranges(data), content("HS_SECKEY", data))
+
+
+def test_an_administrator_is_found_by_name_in_any_case_of_letters() -> None:
+    for handle in ("12345/Ann", "12345/ann", "12345/ANN"):
+        assert holds(owner_ranges(handle), content("HS_ADMIN", ADMIN))
+        assert holds(owner_ranges(handle), content("OWNER", b"12345/ann"))
+    assert not holds(owner_ranges("12345/annie"), content("HS_ADMIN", ADMIN))
+
+
+@given(st.lists(record_values(), max_size=5))
+def test_every_record_has_keys_that_fit_and_those_of_where_it_leads(values: list[Value]) -> None:
+    contents = [value.to_bytes() for value in values]
+    keys = keys_of(contents)
+    assert targets_of(contents) <= keys
+    assert all(len(key) <= KEY_LENGTH for key in keys)
+    assert bool(keys) == bool(values)
+
+
+# Patterns
+
+urls = st.builds(
+    "{}://{}{}{}".format,
+    st.sampled_from(["http", "HTTPS", "ftp"]),
+    st.sampled_from(["a.org", "B.a.org", "x.org", "192.0.2.1", "a.192.0.2.1", "[2001:db8::1]", "bücher.example"]),
+    st.sampled_from(["", ":80", ":8080"]),
+    st.text("/?#ab*", max_size=5).map(lambda rest: f"/{rest}" if rest else ""),
+) | st.sampled_from(["mailto:a@a.org", "urn:a://b/", "odd://", "a b://a.org/x", "", "//a.org/"])
+
+
+@given(urls)
+def test_the_text_of_a_key_has_the_same_key(one: str) -> None:
+    key = places_of(url(one))[0][0]
+    assert places_of(url(url_text(key)))[0][0] == key
+
+
+@given(urls, urls, st.data())
+def test_whatever_a_pattern_matches_is_in_its_range(pattern: str, other: str, data: st.DataObject) -> None:
+    if pattern:
+        start = data.draw(st.integers(0, len(pattern)))
+        end = data.draw(st.integers(start, len(pattern)))
+        pattern = pattern[:start] + "*" + pattern[end:]
+    for text in (pattern or "*", "*://*" + other[other.find("/", 9) :] if "/" in other[9:] else "*"):
+        try:
+            glob = UrlGlob.parse(text)
+            ranges = glob.ranges()
+        except ValueError:
+            continue  # that is no host
+        if glob.finds(url(other)) and ranges is not None:
+            assert holds(ranges, url(other)), (text, other)
+
+
+def test_an_exact_url_matches_all_that_mean_the_same() -> None:
+    glob = UrlGlob.parse("HTTP://Example.org:80")
+    assert glob.is_exact
+    assert glob.finds(url("http://EXAMPLE.org/"))
+    assert not glob.finds(url("https://example.org/"))
+    assert UrlGlob.parse("https://bücher.example/*").finds(url("https://xn--bcher-kva.example/1"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "not_found"),
+    [
+        ("https://a.org/i/*", ["https://a.org/i/", "https://a.org/i/1"], ["https://a.org/i", "http://a.org/i/1"]),
+        ("https://*.a.org/*", ["https://b.a.org/", "https://c.b.a.org/x"], ["https://a.org/", "https://x/.a.org/"]),
+        ("*://a.org/x", ["http://a.org/x", "ftp://a.org/x"], ["http://b.a.org/x"]),
+        ("*://*/i/*.pdf", ["http://a.org/i/1.pdf", "ftp://b/i/.pdf"], ["http://a.org/j/i/1.pdf"]),
+        ("*.pdf", ["http://a.org/1.pdf", "x.pdf"], ["http://a.org/1.pdf?"]),
+        ("https://a.org*", ["https://a.org/", "https://a.organic/x"], ["http://a.org/"]),
+        ("*a*a*", ["https://a/a", "aa"], ["https://x/a"]),
+    ],
+)
+def test_a_star_stands_for_any_characters_in_the_host_for_those_of_hosts(
+    pattern: str, found: list[str], not_found: list[str]
+) -> None:
+    glob = UrlGlob.parse(pattern)
+    assert [glob.finds(url(each)) for each in found] == [True] * len(found)
+    assert [glob.finds(url(each)) for each in not_found] == [False] * len(not_found)
+
+
+def test_a_pattern_with_many_stars_costs_no_more_than_the_text() -> None:
+    glob = UrlGlob.parse("*" + "a*" * 2_000 + "b")
+    assert not glob.finds(url("https://example.org/" + "a" * 100_000))
+    with pytest.raises(ValueError, match=re.escape("4,096 octets")):
+        UrlGlob.parse("x" * 5_000)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        ("http://A.org/x*", b"http://a.org/x"),
+        ("http://a.org/x", None),
+        ("http://a.org*", None),
+        ("*://a.org/*", None),
+        ("http://a.org/*/x", None),
+        ("urn:*", None),
+    ],
+)
+def test_the_beginning_of_a_pattern_with_one_star_at_its_end(pattern: str, literal: bytes | None) -> None:
+    assert UrlGlob.parse(pattern).literal == literal

@@ -1,0 +1,121 @@
+"""PERSEID_TYPE: definitions of types."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from perseid.records import (
+    Definition,
+    InvalidData,
+    Value,
+    interpret,
+    patterns,
+    plain,
+    schema_words,
+    schemas,
+    value_from_json,
+    value_to_json,
+)
+from perseid.records import definition as definition_module
+from perseid.records.definition import MAX_DEFINITION_OCTETS
+from perseid.records.patterns import Effort
+from perseid.records.schemas import MAX_CHECKED_OCTETS
+from perseid.registry import type_registry
+
+MANUAL = Path(__file__).resolve().parents[2] / "docs" / "reference" / "types.md"
+
+SCALE = Definition.make("Scale", "The scale of a map.", pattern="1:[1-9][0-9]*", example="1:25000")
+SIZE = Definition.make("Size", "How large it is.", schema={"type": "object", "required": ["mm"]}, example='{"mm":3}')
+
+
+def test_a_definition_is_a_value_like_any_other() -> None:
+    value = Value(2, "PERSEID_TYPE", SCALE.to_bytes())
+    assert interpret(value) == SCALE
+    assert value_from_json(value_to_json(value)) == value
+    assert json.loads(SCALE.text) == {
+        "name": "Scale",
+        "description": "The scale of a map.",
+        "pattern": "1:[1-9][0-9]*",
+        "example": "1:25000",
+    }
+    assert (SCALE.name, SCALE.description, SCALE.schema) == ("Scale", "The scale of a map.", None)
+    assert SIZE.schema == '{"type":"object","required":["mm"]}'
+    assert (SCALE.syntax, SIZE.syntax) == (f"text that matches {SCALE.pattern}", f"JSON that keeps {SIZE.schema}")
+    assert Definition.make("a", "b").syntax is None
+
+
+def test_the_text_is_kept_as_it_is_with_what_nobody_knows_yet() -> None:
+    text = '{ "name": "a", "description": "", "later": [1] }'
+    assert Definition.from_text(text).to_bytes() == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "should be a JSON object"),
+        ("{", "not JSON"),
+        ('{"description":"b"}', 'no "name"'),
+        ('{"name":"a"}', 'no "description"'),
+        ('{"name":" ","description":"b"}', "name of the type is empty"),
+        (json.dumps({"name": "a" * 201, "description": "b"}), "more than 200 characters"),
+        ('{"name":1,"description":"b"}', "should be a string"),
+        ('{"name":"a","description":"b","pattern":1}', "the pattern of the type should be a string"),
+        ('{"name":"a","description":"b","pattern":"","schema":{}}', "a pattern and a schema"),
+        (json.dumps({"name": "a", "description": "b" * MAX_DEFINITION_OCTETS}), "too many for a definition"),
+    ],
+)
+def test_what_has_not_the_form_is_no_definition(text: str, reason: str) -> None:
+    with pytest.raises(InvalidData, match=reason):
+        Definition.from_text(text)
+
+
+def test_data_is_of_the_type_or_a_rule_is_named() -> None:
+    assert SCALE.violation(b"1:50000", Effort()) is None
+    assert str(SCALE.violation(b"1:05", Effort())) == 'the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole'
+    assert str(SCALE.violation(b"1:5\n", Effort())).startswith("the rule")
+    assert str(SCALE.violation(b"\xff", Effort())) == "at octet 0: the data is not UTF-8"
+    assert "too many to be checked" in str(SCALE.violation(b"1" * (MAX_CHECKED_OCTETS + 1), Effort()))
+    assert SIZE.violation(b'{"mm": 1}', Effort()) is None
+    assert (
+        str(SIZE.violation(b"{}", Effort()))
+        == 'the rule "required": "mm" (#/required of its schema) is not kept at the whole'
+    )
+    assert Definition.make("a", "b").violation(b"\xff", Effort()) is None
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        Definition.make("a", "b", pattern=r"(a)\1"),
+        Definition.make("a", "b", pattern="[a-z&&[^b]]"),
+        Definition.make("a", "b", schema={"$ref": "https://example.org/"}),
+        Definition.make("a", "b", schema={"pattern": "(?=a)"}),
+    ],
+)
+def test_a_syntax_that_cannot_be_used_is_refused_when_written_and_matches_nothing_when_met(
+    definition: Definition,
+) -> None:
+    with pytest.raises(InvalidData):
+        definition.check()
+    assert definition.violation(b"a", Effort()) is not None
+
+
+def test_the_example_of_a_type_is_of_the_type() -> None:
+    SCALE.check()
+    SIZE.check()
+    for wrong in (
+        Definition.make("a", "b", pattern="[0-9]+", example="x"),
+        Definition.make("a", "b", schema={"type": "string"}, example="1"),
+    ):
+        with pytest.raises(InvalidData, match="the example of the type is not of the type"):
+            wrong.check()
+
+
+def test_the_manual_has_every_limit() -> None:
+    told = dict(re.findall(r"^\| `(MAX_\w+)` \| ([0-9,]+) \|", MANUAL.read_text(), re.MULTILINE))
+    modules = (definition_module, patterns, plain, schema_words, schemas, type_registry)
+    known = {name: value for module in modules for name, value in vars(module).items() if name.startswith("MAX_")}
+    elsewhere = {"MAX_JSON_OCTETS", "MAX_JSON_ITEMS", "MAX_TYPE_NAME"}
+    assert told == {name: f"{value:,}" for name, value in known.items() if name not in elsewhere}

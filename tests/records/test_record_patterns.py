@@ -1,0 +1,106 @@
+"""Regular expressions of strangers: what is refused, what matches, and that nothing takes long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import InvalidData
+from perseid.records.patterns import (
+    MAX_PATTERN,
+    MAX_PATTERN_WORK,
+    MAX_STEPS,
+    Effort,
+    TooCostly,
+    compiled,
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "construct", "character"),
+    [
+        (r"(a)\1", "back reference", 4),
+        (r"(?P<x>a)(?P=x)", "back reference", 9),
+        (r"(?P<x>a)\k<x>", "back reference", 9),
+        (r"a(?=b)", "look-around", 2),
+        (r"a(?!b)", "look-around", 2),
+        (r"(?<=a)b", "look-around", 1),
+        (r"(?<!a)b", "look-around", 1),
+        (r"[a-z&&[^b]]", "intersection", 5),
+        (r"[^&&]", "intersection", 3),
+        (r"[]&&]", "intersection", 3),
+        (r"x[a[bc]]", "class inside a class", 4),
+        (r"[[:alpha:]]", "class inside a class", 2),
+        (r"\C", "single octet", 1),
+    ],
+)
+def test_constructs_that_the_engine_lacks_or_reads_differently_are_refused_by_name(
+    pattern: str, construct: str, character: int
+) -> None:
+    with pytest.raises(InvalidData, match=rf"{construct}.* at character {character};"):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a++", "[a", "a{1001}", "((a{100}){100}){10}", r"\pL{100}", "\\", r"(?x)a b"])
+def test_what_is_no_expression_or_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidData, match="no regular expression of RE2"):
+        compiled(pattern)
+    with pytest.raises(InvalidData, match="1,001 characters"):
+        compiled("a" * (MAX_PATTERN + 1))
+    with pytest.raises(InvalidData, match="surrogate"):
+        compiled("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "whole", "part"),
+    [
+        ("[0-9]+", "12", True, True),
+        ("[0-9]+", "a12", False, True),
+        ("^b", "ab", False, False),
+        ("a$", "a\n", False, False),
+        ("é+", "éé", True, True),
+        (r"\Q[a&&b]\1\E", "[a&&b]\\1", True, True),
+        (r"[a\&&]+", "&a", True, True),
+        (r"[\[\]]+", "[]", True, True),
+        (r"[]a]+", "]a", True, True),
+        ("a|ab", "ab", True, True),
+        ("", "", True, True),
+    ],
+)
+def test_an_expression_matches_the_whole_text_or_is_found_in_it(
+    pattern: str, text: str, whole: bool, part: bool
+) -> None:
+    assert compiled(pattern).matches(text, Effort()) is whole
+    assert compiled(pattern).is_found_in(text, Effort()) is part
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"])
+def test_expressions_that_ruin_other_engines_are_matched_like_any_other(pattern: str) -> None:
+    """An engine that tries every way would not come back from these."""
+    assert not compiled(pattern).matches("a" * 20_000 + "!", Effort())
+
+
+def test_the_work_of_all_matches_together_is_bounded() -> None:
+    large = compiled(r"[\pL\pN]{1,20}")
+    effort = Effort()
+    with pytest.raises(TooCostly, match="too long"):
+        large.matches("x" * 20_000, effort)
+    effort = Effort()
+    for _ in range(5):
+        assert not large.matches("x" * 100, effort)
+    assert effort.work < MAX_PATTERN_WORK
+    effort.work = 0
+    with pytest.raises(TooCostly):
+        large.matches("x", effort)
+    with pytest.raises(InvalidData, match="surrogate"):
+        large.matches("\ud800", Effort())
+    assert (Effort().steps, Effort().work) == (MAX_STEPS, MAX_PATTERN_WORK)
+
+
+@given(st.text(st.sampled_from("ab[]()^$\\&*+?{}|.1QE-<=!:é"), max_size=20), st.text(max_size=10))
+def test_any_text_is_an_expression_or_refused(pattern: str, text: str) -> None:
+    try:
+        found = compiled(pattern)
+    except InvalidData:
+        return
+    if found.matches(text, Effort()):
+        assert found.is_found_in(text, Effort())

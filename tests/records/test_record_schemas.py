@@ -1,0 +1,265 @@
+"""JSON Schemas of strangers: what they may hold, what is wrong with data, and that checking ends within its bounds."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records import InvalidData
+from perseid.records.patterns import MAX_STEPS, Effort, TooCostly
+from perseid.records.schema_words import DIALECT, MAX_SCHEMA_PARTS
+from perseid.records.schemas import MAX_CHECKED_OCTETS, MAX_SCHEMA_OCTETS, Schema, Violation, schema_of
+
+
+def violation(schema: object, data: object, effort: Effort | None = None) -> Violation | None:
+    return schema_of(json.dumps(schema)).violation(json.dumps(data).encode(), effort or Effort())
+
+
+def told(schema: object, data: object) -> tuple[str, str, str]:
+    found = violation(schema, data)
+    assert found is not None
+    return found.rule, found.place, found.source
+
+
+BOOK = {
+    "$schema": DIALECT,
+    "$id": "https://example.org/book",
+    "type": "object",
+    "required": ["title"],
+    "properties": {
+        "title": {"type": "string", "minLength": 1, "pattern": "^[A-Z]"},
+        "pages": {"$ref": "#/$defs/count"},
+        "parts": {"type": "array", "items": {"$ref": "#part"}, "uniqueItems": True},
+        "secret": False,
+    },
+    "patternProperties": {"^x-": {"type": "string"}},
+    "additionalProperties": False,
+    "$defs": {
+        "count": {"type": "integer", "minimum": 1},
+        "part": {"$anchor": "part", "anyOf": [{"type": "string"}, {"$ref": "#"}]},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"title": "A", "pages": 3, "x-y": "z", "parts": ["a", {"title": "B"}]}, None),
+        ([], ('"type": "object"', "", "#/type")),
+        ({}, ('"required": "title"', "", "#/required")),
+        ({"title": "a"}, ('"pattern": "^[A-Z]"', "/title", "#/properties/title/pattern")),
+        ({"title": "A", "pages": 0}, ('"minimum": 1', "/pages", "#/properties/pages/minimum")),
+        ({"title": "A", "a/b~": 1}, ('"additionalProperties": false', "/a~1b~0", "#/additionalProperties")),
+        ({"title": "A", "x-": 1}, ('"type": "string"', "/x-", "#/patternProperties/^x-/type")),
+        ({"title": "A", "secret": 1}, ('"properties": false', "/secret", "#/properties/secret")),
+        ({"title": "A", "parts": ["a", "a"]}, ('"uniqueItems": true', "/parts", "#/properties/parts/uniqueItems")),
+        ({"title": "A", "parts": ["a", {"title": 1}]}, None),
+    ],
+)
+def test_a_violation_names_the_rule_and_the_place(data: object, expected: tuple[str, str, str] | None) -> None:
+    if expected is not None:
+        assert told(BOOK, data) == expected
+    elif isinstance(data, dict) and isinstance(data["parts"][1]["title"], int):
+        rule, place, source = told(BOOK, data)
+        assert (place, source) == ("/parts/1", "#/properties/parts/items/anyOf")
+        assert rule.startswith('"anyOf": ')
+    else:
+        assert violation(BOOK, data) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"enum": ["a", 1]}, 1, True),
+        ({"const": {"a": [1]}}, {"a": [1.0]}, {"a": [2]}),
+        ({"multipleOf": 0.01}, 1e300, 0.005),
+        ({"uniqueItems": True}, [1, True, "1", [1]], [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}]),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, 1, 3),
+        ({"not": {"type": "string"}}, 1, "a"),
+        ({"if": {"type": "string"}, "then": {"minLength": 2}, "else": {"minimum": 5}}, "ab", 4),
+        ({"contains": {"type": "string"}, "minContains": 2}, ["a", 1, "b"], ["a", 1]),
+        ({"prefixItems": [{"type": "string"}], "items": False}, ["a"], ["a", 1]),
+        ({"dependentRequired": {"a": ["b"]}}, {"b": 1}, {"a": 1}),
+        ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1, "b": 2}, {"a": 1}),
+        ({"propertyNames": {"pattern": "^x"}}, {"xa": 1}, {"a": 1}),
+        ({"patternProperties": {"^a": {}}, "additionalProperties": {"type": "integer"}}, {"a": "b", "c": 1}, {"c": ""}),
+        ({"format": "email"}, "not checked", None),
+        (True, 1, None),
+    ],
+)
+def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object) -> None:
+    assert violation(schema, good) is None
+    if bad is not None:
+        assert violation(schema, bad) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "https://example.org/schema"}, r"/\$ref: .* leads out of the schema, and nothing is fetched"),
+        ({"$ref": "other.json"}, "leads out of the schema"),
+        ({"$ref": "file:///etc/passwd"}, "leads out of the schema"),
+        ({"$ref": 1}, "leads out of the schema"),
+        ({"$ref": "#/$defs/none"}, "where no schema stands"),
+        # Data inside of a schema is no schema: what stands there was never looked at.
+        ({"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "no schema stands"),
+        ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "/properties/a/.schema"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "the dialect is not"),
+        ({"items": {"$id": "https://example.org/"}}, "is no rule that is understood"),
+        ({"$dynamicRef": "#"}, "is no rule that is understood"),
+        ({"unevaluatedProperties": False}, "is no rule that is understood"),
+        ({"minLenght": 3}, "at /minLenght: 'minLenght' is no rule"),
+        ({"minLength": "3"}, "none of 2020-12: at /minLength"),
+        ({"type": "text"}, "none of 2020-12: at /type"),
+        ({"allOf": {}}, "allOf is no list of schemas"),
+        ({"properties": []}, "properties is no object of schemas"),
+        ({"items": [{}]}, "a schema is an object, true or false"),
+        ({"pattern": r"(a)\1"}, "at /pattern: .*back reference"),
+        ({"pattern": 1}, "a pattern is a text"),
+        ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*look-around"),
+        ({"$anchor": "/x"}, "no name"),
+        ({"$anchor": "x", "items": {"$anchor": "x"}}, "twice"),
+        ([], "a schema is an object"),
+    ],
+)
+def test_a_schema_that_could_not_be_applied_or_bounded_is_refused(schema: object, reason: str) -> None:
+    with pytest.raises(InvalidData, match=reason):
+        schema_of(json.dumps(schema))
+
+
+def test_schemas_are_bounded_in_size_number_and_depth() -> None:
+    with pytest.raises(InvalidData, match="octets"):
+        schema_of(json.dumps({"description": "x" * MAX_SCHEMA_OCTETS}))
+    with pytest.raises(InvalidData, match="more than 1,000 schemas"):
+        schema_of(json.dumps({"allOf": [True] * MAX_SCHEMA_PARTS}))
+    with pytest.raises(InvalidData, match="more than 32 different patterns"):
+        schema_of(json.dumps({"patternProperties": {f"a{number}": True for number in range(33)}}))
+    deep: object = {}
+    for _ in range(16):
+        deep = {"not": deep}
+    with pytest.raises(InvalidData, match="nested more than 16 deep"):
+        schema_of(json.dumps(deep))
+    with pytest.raises(InvalidData, match="not JSON"):
+        schema_of("{")
+
+
+def doubling(levels: int) -> object:
+    """A schema of a few lines that asks two to the power of its levels questions."""
+    parts: dict[str, object] = {
+        f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": parts | {f"d{levels}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"$ref": "#"}, 1),
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, 1),
+        ({"not": {"$ref": "#"}}, 1),
+        ({"if": {"$ref": "#"}}, 1),
+        (doubling(30), "x"),
+        ({"items": {"anyOf": [*[{"type": "string", "minLength": 2}] * 200, {}]}}, ["a"] * 1_000),
+        (
+            {"items": {"patternProperties": {f"^{number}": True for number in range(30)}}},
+            [{f"x{number}": 1 for number in range(50)}] * 130,
+        ),
+        ({"$defs": {"c": {"const": list(range(1_500))}}, "items": {"$ref": "#/$defs/c"}}, [list(range(900))] * 15),
+        ({"pattern": "(a+)+$", "allOf": [{"pattern": "(a|b|ab)*c{1,500}$"}] * 100}, "a" * 60_000),
+    ],
+    ids=[
+        "itself",
+        "itself twice",
+        "not itself",
+        "if itself",
+        "doubling",
+        "branches",
+        "patterns",
+        "const",
+        "expressions",
+    ],
+)
+def test_hostile_schemas_are_given_up_within_bounds(schema: object, data: object) -> None:
+    applied = schema_of(json.dumps(schema))
+    with pytest.raises(TooCostly):
+        applied.violation(json.dumps(data).encode(), Effort())
+
+
+def test_large_data_is_judged_within_bounds() -> None:
+    effort = Effort()
+    assert violation({"items": {"type": "string", "minLength": 1}}, ["a"] * 1_000, effort) is None
+    assert violation({"pattern": "(a+)+$"}, "a" * 20_000 + "!", effort) is not None
+    assert effort.steps > MAX_STEPS // 2
+
+
+def test_steps_are_shared_by_all_that_is_checked_together() -> None:
+    effort = Effort(steps=10)
+    for _ in range(10):
+        assert violation({"type": "string"}, "x", effort) is None
+    with pytest.raises(TooCostly, match="steps"):
+        violation({"type": "string"}, "x", effort)
+    with pytest.raises(TooCostly, match="without end"):
+        violation({"$ref": "#"}, 1)
+
+
+def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
+    class Deep:
+        def iter_errors(self, _: object) -> Iterator[object]:
+            raise RecursionError
+
+    with pytest.raises(TooCostly, match="without end"):
+        Schema(Deep(), {}).violation(b"1", Effort())
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 20 + b"]" * 20, "deep"),
+        (b"123456789012345678901234567890", "63 bits"),
+        (b'"' + b"a" * MAX_CHECKED_OCTETS + b'"', "too many to be checked"),
+    ],
+)
+def test_data_that_cannot_be_judged_is_said_to_be_so(data: bytes, reason: str) -> None:
+    with pytest.raises(InvalidData, match=reason):
+        schema_of("{}").violation(data, Effort())
+
+
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(_plain, max_size=5))
+def test_items_are_unique_exactly_if_no_two_are_the_same_json(items: list[object]) -> None:
+    def same(one: object, other: object) -> bool:
+        if isinstance(one, bool) or isinstance(other, bool):
+            return one is other
+        if isinstance(one, list) and isinstance(other, list):
+            return len(one) == len(other) and all(map(same, one, other))
+        if isinstance(one, dict) and isinstance(other, dict):
+            return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+        return one == other
+
+    repeated = any(same(one, other) for place, one in enumerate(items) for other in items[:place])
+    assert (violation({"uniqueItems": True}, items) is not None) is repeated
+
+
+_words = st.sampled_from(["type", "$ref", "items", "allOf", "properties", "pattern", "enum", "minLength", "not", "x"])
+_schemas = st.recursive(
+    st.booleans() | st.sampled_from(["string", "#", "#/items", "(a", 1, None]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_schemas, _plain)
+def test_any_schema_is_refused_or_answers(schema: object, data: object) -> None:
+    with contextlib.suppress(InvalidData):
+        violation(schema, data)

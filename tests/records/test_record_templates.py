@@ -1,0 +1,450 @@
+"""Templates: every construct, what may not be written, what may be made, and all of it compared with a slow model."""
+
+import time
+from xml.sax.saxutils import quoteattr
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.records import InvalidData, Namespace, Permission, Value, ValueRef, parse_xml
+from perseid.records.template_checks import check_templates
+from perseid.records.templates import (
+    MAX_REFERENCES_DEEP,
+    MAX_TEMPLATE_OCTETS,
+    MAX_TEMPLATE_STEPS,
+    MAX_TEMPLATE_VALUES,
+    LookUp,
+    Subject,
+    TemplateTooCostly,
+    divide,
+    evaluate,
+)
+from tests.records.template_model import Absent, Model, Node, base_values, templates
+
+URL = Value.text(1, "URL", "https://example.org/a")
+DESC = Value(3, "DESC", b"a thing", ttl=60, permissions=Permission(0x0F), timestamp=7, references=(ValueRef(1, "1/x"),))
+NOTHING: LookUp = lambda _: None  # noqa: E731 - a function that is a value
+
+
+def made(
+    text: str,
+    extension: str = "ext",
+    values: tuple[Value, ...] = (URL, DESC),
+    look_up: LookUp = NOTHING,
+    *,
+    ignore_case: bool = True,
+) -> tuple[Value, ...] | None:
+    """What a template with this content makes of `12345/a@<extension>`."""
+    root = parse_xml(f"<namespace><template>{text}</template></namespace>".encode())
+    subject = Subject(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
+    return evaluate(root.elements("template"), subject, look_up)
+
+
+def shown(found: tuple[Value, ...] | None) -> list[tuple[int, str, str]]:
+    assert found is not None
+    return [(value.index, value.type, value.data.decode()) for value in found]
+
+
+def data(text: str, extension: str = "ext", **more: object) -> list[str]:
+    return [each for _, _, each in shown(made(text, extension, **more))]  # type: ignore[arg-type]
+
+
+# Base and extension
+
+
+@pytest.mark.parametrize(
+    ("handle", "delimiter", "parts"),
+    [
+        ("12345/a@x", "@", ("12345/a", "x")),
+        ("12345/a@x@y", "@", ("12345/a", "x@y")),
+        ("12345/a@", "@", ("12345/a", "")),
+        ("12345/@x", "@", ("12345/", "x")),
+        ("12345/a/b", "/", ("12345", "a/b")),  # the slash behind the prefix counts
+        ("12345/a", "@", None),
+        ("12345/a", "", None),
+        ("12345/a::b", "::", ("12345/a", "b")),
+        ("10.1/a.b", ".", ("10.1/a", "b")),  # not the dot in the prefix
+        ("10.1/ab", ".", None),
+    ],
+)
+def test_a_name_is_cut_at_the_first_delimiter_from_the_end_of_its_prefix(
+    handle: str, delimiter: str, parts: tuple[str, str] | None
+) -> None:
+    assert divide(handle, handle.partition("/")[0], delimiter) == parts
+
+
+# Values
+
+
+def test_a_value_outside_of_a_loop_says_what_it_is() -> None:
+    (value,) = made('<value type="URL" data="https://example.org/${extension}"/>') or ()
+    assert value == Value.text(1, "URL", "https://example.org/ext")
+    assert (value.ttl, value.permissions, value.timestamp) == (86_400, Permission(0x0E), 0)
+    assert shown(made('<value index="9" type="A-${base}" data=""/>')) == [(9, "A-12345/a", "")]
+    assert made('<value type="URL"/><value data="x"/>') == (), "what says too little makes nothing"
+
+
+def test_data_may_stand_in_the_element() -> None:
+    assert data('<value type="URL"> ${extension}\n</value>') == ["ext"]
+    assert data("<value type='T'><![CDATA[<a b='${extension}'/>]]></value>") == ["<a b='ext'/>"]
+    assert data("<value type='T' data='attribute'>content</value>") == ["attribute"]
+
+
+def test_xml_in_an_element_stays_xml_whatever_the_parameters_are() -> None:
+    text = (
+        '<value type="10320/loc"><locations> <location href="${extension}">${extension}</location></locations></value>'
+    )
+    (found,) = data(text, 'a"b&c<d')
+    assert parse_xml(found.encode()).elements()[0].get("href") == 'a"b&c<d'
+    assert parse_xml(found.encode()).elements()[0].text == 'a"b&c<d'
+
+
+def test_an_index_that_is_taken_becomes_the_next_free_one() -> None:
+    text = '<value index="{}" type="T" data="{}"/>'
+    found = made("".join(text.format(index, number) for number, index in enumerate([2, 1, 1, 2, 7])))
+    assert shown(found) == [(2, "T", "0"), (1, "T", "1"), (3, "T", "2"), (4, "T", "3"), (7, "T", "4")]
+    last = text.format(0x7FFF_FFFF, 0)
+    assert [index for index, *_ in shown(made(last * 3))] == [0x7FFF_FFFF, 1, 2]
+    assert [index for index, *_ in shown(made('<value index="-1" type="T" data=""/>'))] == [1], "as if it said none"
+
+
+def test_a_loop_goes_through_the_base_and_takes_from_it_what_is_not_said() -> None:
+    assert made("<foreach><value/></foreach>") == (URL, DESC)
+    found = made('<foreach><value index="5" data="${index} ${type} ${data}"/></foreach>')
+    assert shown(found) == [(5, "URL", "1 URL https://example.org/a"), (6, "DESC", "3 DESC a thing")]
+    assert found is not None
+    assert found[1].references == DESC.references
+    assert (found[1].ttl, found[1].permissions, found[1].timestamp) == (60, DESC.permissions, 7)
+    assert data('<foreach><value/></foreach><value type="T" data="${data}|${index}"/>')[-1] == "|"
+    assert made("<foreach><foreach><value/></foreach></foreach>") == (), "a loop in a loop is none"
+    assert made("<foreach><value/></foreach>", values=()) == ()
+
+
+def test_data_that_is_no_text_is_copied_exactly_and_told_as_well_as_can_be() -> None:
+    binary = Value(1, "DATA", b"\xff\x00a")
+    assert made("<foreach><value/></foreach>", values=(binary,)) == (binary,)
+    assert data('<foreach><value data="${data}"/></foreach>', values=(binary,)) == ["\ufffd\0a"]
+
+
+# Tests and parameters
+
+
+@pytest.mark.parametrize(
+    ("attributes", "extension", "holds"),
+    [
+        ('expression="ext"', "ext", True),
+        ('expression="ext"', "EXT", False),  # letters fold in regular expressions only
+        ('test="equals" expression="e.t"', "ext", False),
+        ('test="matches" expression="e.t"', "ext", True),
+        ('test="matches" expression="E.T"', "ext", True),
+        ('test="matches" expression="e."', "ext", False),
+        ('expression="ext" negate="yes"', "ext", False),
+        ('expression="ext" negate="true"', "x", True),
+        ('expression="ext" negate="no"', "ext", True),
+        ('value="base" expression="12345/a"', "ext", True),
+        ('value="handle" expression="12345/a@ext"', "ext", True),
+        ('value="nothing" expression=""', "ext", True),
+        ('test="matches" expression="(a)\\1" ', "aa", False),  # what cannot be used matches nothing
+        ('test="matches" expression="(a)\\1" negate="yes"', "aa", True),
+        ("", "", False),
+    ],
+)
+def test_a_test_holds_or_not_and_else_is_the_other_way_round(attributes: str, extension: str, holds: bool) -> None:
+    text = f'<if {attributes}><value type="T" data="if"/></if> <else><value type="T" data="else"/></else>'
+    assert data(text, extension) == ["if" if holds else "else"]
+
+
+def test_case_counts_where_it_counts_in_names() -> None:
+    text = '<if test="matches" expression="EXT"><value type="T" data="x"/></if>'
+    assert made(text, ignore_case=False) == ()
+    assert made(text.replace("EXT", "(?i)EXT"), ignore_case=False) != ()
+
+
+def test_else_belongs_to_the_last_if_of_its_own_level() -> None:
+    a, b = '<value type="T" data="a"/>', '<value type="T" data="b"/>'
+    assert data(f'<if expression="x">{a}</if>{b}<else>{a}</else>') == ["b", "a"]
+    assert made(f"<else>{a}</else>") == ()
+    assert made(f'<if expression="ext"><else>{a}</else></if>') == ()
+    assert data(f'<if expression="x"/><if expression="ext">{a}</if><else>{b}</else>') == ["a"]
+
+
+def test_what_is_captured_can_be_used_by_number_and_by_name() -> None:
+    matching = '<if test="matches" expression="(\\d+)x(\\d+)(z)?"{}/><value type="T" data="{}"/>'
+    assert data(matching.format("", "$1,$2,$3,$0,${extension[2]},${extension}"), "12x7") == ["12,7,,12x7,7,12x7"]
+    assert data(matching.format(' parameter="size"', "${size[1]},${size},${size[9]},$1"), "12x7") == ["12,12x7,,"]
+    assert data(matching.format("", "$12,$31"), "12x7") == ["122,1"], "as many digits as there are groups"
+    assert data(matching.format("", "$1"), "none") == [""]
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("${nothing}", ""),
+        (r"\${extension}\\\a", r"${extension}\a"),
+        ("$", "$"),
+        ("$x", "$x"),
+        ("${extension", "${extension"),
+        ("a\\", "a\\"),
+        ("${}", ""),
+        ("${extension[x]}", ""),
+        ("${extension[0]}", "ext"),
+        ("${a{b}}", "${a{b}}"),
+        ("$1", ""),
+    ],
+)
+def test_substitution(text: str, meaning: str) -> None:
+    assert data(f'<value type="T" data="{text}"/>') == [meaning]
+    assert shown(made(f'<value type="{text}" data=""/>')) == [(1, meaning, "")]
+
+
+def test_a_definition_keeps_the_data_of_the_first_value() -> None:
+    first = '<def parameter="url"><foreach><if value="type" expression="URL"><value/></if></foreach></def>'
+    use = '<value type="URL" data="${url}?${extension}"/>'
+    assert shown(made(first + use)) == [(1, "URL", "https://example.org/a?ext")]
+    assert data(first + use, values=()) == ["?ext"]
+    definition = '<def parameter="{}"><value type="T" data="{}"/></def>'
+    used = '<if value="x" expression="a"><value type="T" data="b"/></if>'
+    assert data(definition.format("x", "a") + used) == ["b"]
+    chosen = f'<if expression="x">{definition.format("p", 1)}</if><else>{definition.format("p", 2)}</else>'
+    assert data(chosen + '<value type="T" data="${p}"/>') == ["2"]
+    assert made("<def><value/></def>") == ()
+
+
+def test_notfound_ends_everything() -> None:
+    assert made('<value type="T" data="a"/><if expression="ext"><notfound/></if>') is None
+    assert made('<value type="T" data="a"/><if expression="x"><notfound/></if>') != ()
+    assert made('<def parameter="x"><notfound/></def>') is None
+
+
+def test_what_nobody_knows_is_not_there() -> None:
+    assert made('<vlaue type="T" data="a"/><x:y/>text') == ()
+
+
+# References
+
+
+def stored(**records: str) -> LookUp:
+    """Values under `10:1/<name>`."""
+    return lambda reference: (
+        records[name].encode()
+        if reference.index == 10 and (name := reference.handle.removeprefix("1/")) in records
+        else None
+    )
+
+
+def test_a_reference_stands_for_the_template_in_another_value() -> None:
+    value = '<value type="T" data="{} ${{extension}}"/>'
+    look_up = stored(
+        plain=f"<template>{value.format('plain')}</template>",
+        space=f"<namespace><contact/><template>{value.format('space')}</template></namespace>",
+        root=f"<anything>{value.format('root')}</anything>",
+        chained='<template ref="10:1/plain"/>',
+    )
+    for name in ("plain", "space", "root"):
+        assert data(f'<template ref="10:1/{name}"/>', look_up=look_up) == [f"{name} ext"]
+    assert data('<template ref=" 10:1/chained "/>', look_up=look_up) == ["plain ext"]
+    within = '<foreach><if value="type" expression="URL"><template ref="10:1/plain"/></if></foreach>'
+    assert made(within, look_up=look_up) == (Value(1, "T", b"plain ext"),)
+
+
+@pytest.mark.parametrize(
+    "reference", ["10:1/none", "11:1/plain", "1/plain", "", ":", "x:1/plain", "99999999999:1/plain", "10:1/broken"]
+)
+def test_a_reference_that_fails_makes_that_there_is_no_such_name(reference: str) -> None:
+    look_up = stored(plain="<template/>", broken="<template")
+    assert made(f'<value type="T" data="a"/><template ref="{reference}"/>', look_up=look_up) is None
+
+
+def test_references_are_followed_ten_deep() -> None:
+    chain = {f"n{number}": f'<template ref="10:1/n{number + 1}"/>' for number in range(20)}
+    end = '<template><value type="T" data="end"/></template>'
+    deepest = f"n{MAX_REFERENCES_DEEP - 1}"
+    assert data('<template ref="10:1/n0"/>', look_up=stored(**(chain | {deepest: end}))) == ["end"]
+    assert made('<template ref="10:1/n0"/>', look_up=stored(**(chain | {f"n{MAX_REFERENCES_DEEP}": end}))) is None
+
+
+# Hostile ones
+
+V = '<value type="T" data="x"/>'
+REFER = '<template ref="10:1/a"/>'
+TEST = '<if expression="x"/>'
+
+
+def test_templates_that_refer_to_each_other_end() -> None:
+    looping = stored(a='<template ref="10:1/b"/>', b='<template><template ref="10:1/a"/></template>')
+    assert made('<template ref="10:1/a"/>', look_up=looping) is None
+    wide = stored(a=f"<template>{V}{REFER * 50}</template>")
+    assert made('<template ref="10:1/a"/>', look_up=wide) is None
+
+
+def test_the_deepest_that_can_be_written_is_not_too_deep_to_run() -> None:
+    deep = "<if expression='x' negate='yes'>" * 29
+    records = {
+        f"n{number}": f'<template>{deep}<template ref="10:1/n{number + 1}"/>{"</if>" * 29}</template>'
+        for number in range(MAX_REFERENCES_DEEP)
+    }
+    records[f"n{MAX_REFERENCES_DEEP - 1}"] = f"<template>{deep}{V}{'</if>' * 29}</template>"
+    assert data('<template ref="10:1/n0"/>', look_up=stored(**records)) == ["x"]
+
+
+def test_so_many_values_and_no_more() -> None:
+    base = tuple(Value(index, "T", b"") for index in range(1, MAX_TEMPLATE_VALUES + 1))
+    found = made('<foreach><value index="1"/></foreach>', values=base)
+    assert found is not None
+    assert [value.index for value in found] == list(range(1, MAX_TEMPLATE_VALUES + 1))
+    with pytest.raises(TemplateTooCostly, match="more than 2,048 values"):
+        made(f'<foreach><value index="1"/></foreach>{V}', values=base)
+
+
+def test_so_many_octets_and_no_more() -> None:
+    around = len(Value(1, "T", b"").to_bytes())
+    large = (Value(1, "T", b"a" * (MAX_TEMPLATE_OCTETS - around)),)
+    assert made("<foreach><value/></foreach>", values=large) == large
+    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+        made(f"<foreach><value/></foreach>{V}", values=large)
+
+
+def test_a_text_cannot_grow_without_end() -> None:
+    growing = '<def parameter="x"><value type="T" data="ab"/></def>' + (
+        '<def parameter="x"><value type="T" data="${x}${x}${x}${x}"/></def>' * 30
+    )
+    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+        made(growing)
+    wide = '<foreach><value type="' + "${data}" * 1_000 + '" data=""/></foreach>'
+    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+        made(wide, values=(Value(1, "T", b"a" * 200_000),))
+
+
+LONG = "a" * 60
+MANY = tuple(Value(index, "T", b"a" * 100) for index in range(1, 1_001))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (f"<foreach>{TEST * 20}</foreach>", MANY),
+        (
+            '<foreach><def parameter="x"><value data="${data}${data}"/></def></foreach>' * 60,
+            (Value(1, "T", b"a" * 100_000),),
+        ),
+        ('<foreach><if value="data" expression="x"/></foreach>' * 60, (Value(1, "T", b"a" * 200_000),)),
+        (
+            '<foreach><if value="data" test="matches" expression="(?:a?){300}b"/></foreach>',
+            (Value(1, "T", b"a" * 200_000),),
+        ),
+        ("".join(f'<if test="matches" expression="x{n}\\pL{{9}}"/>' for n in range(400)), ()),
+        ("".join(f'<if test="matches" expression="x{n}\\pL{{900}}"/>' for n in range(400)), ()),
+        ("".join(f'<if test="matches" expression="{n}{LONG}"/>' for n in range(600)), ()),
+    ],
+    ids=["elements", "texts", "comparisons", "matching", "expressions", "refused expressions", "long expressions"],
+)
+def test_so_many_steps_and_no_more(text: str, values: tuple[Value, ...]) -> None:
+    start = time.process_time()
+    with pytest.raises(TemplateTooCostly, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
+        made(text, values=values)
+    assert time.process_time() - start < 5, "a fraction of a second, with room for a slow machine"
+
+
+def test_so_many_references_and_no_more() -> None:
+    asked: list[str] = []
+
+    def look_up(reference: ValueRef) -> bytes:
+        asked.append(reference.handle)
+        return b"<template/>"
+
+    with pytest.raises(TemplateTooCostly, match="steps"):
+        made("".join(f'<template ref="10:1/{number}"/>' for number in range(100)), look_up=look_up)
+    assert len(asked) == 19
+    asked.clear()
+    assert made('<template ref="10:1/same"/>' * 100, look_up=look_up) == ()
+    assert asked == ["1/same"], "what was read once is not read again"
+
+
+# What may be written
+
+WRONG = {
+    '<template><vlaue type="T" data="a"/></template>': "<vlaue> is none of template, value, foreach",
+    "<template>text</template>": "<template> holds text",
+    '<template><value type="T"/></template>': "<value> needs data, as it stands in no <foreach>",
+    "<template><value/></template>": "<value> needs type and data",
+    '<template><value type="T" data="" ttl="5"/></template>': "<value> has an attribute that means nothing there",
+    '<template><value index="0" type="T" data="a"/></template>': "an index that is none: '0'",
+    '<template><value index="x" type="T" data="a"/></template>': "an index that is none",
+    '<template><value index="2147483648" type="T" data="a"/></template>': "an index that is none",
+    "<template><foreach><if expression='a'><foreach/></if></foreach></template>": "<foreach> stands in another one",
+    "<template><else/></template>": "<else> has no <if> before it",
+    '<template><if expression="a"><else/></if></template>': "<else> has no <if> before it",
+    "<template><if/></template>": "<if> has no expression",
+    '<template><if test="like" expression="a"/></template>': "neither equals nor matches: 'like'",
+    '<template><if expression="a" negate="perhaps"/></template>': "neither yes nor no: 'perhaps'",
+    '<template><if test="matches" expression="(a)\\1"/></template>': "<if> cannot be used: in the regular expression",
+    '<template><if test="matches" expression="(?=a)"/></template>': "looks ahead or behind",
+    '<template><if test="matches" expression="[a&amp;&amp;b]"/></template>': "intersection of classes",
+    "<template><def/></template>": "<def> does not say which parameter",
+    '<template ref="x:y:z"><value/></template>': "without an index",
+    '<template ref="12345/a"/>': "without an index: it is written INDEX:HANDLE",
+    '<template ref=""/>': "a reference that cannot be used",
+    '<template ref="1:12345/a"> </template>': "content of its own",
+    "<template/><template><notfound>x</notfound></template>": "<notfound> holds text",
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG.items(), ids=WRONG)
+def test_a_template_that_cannot_do_what_is_meant_may_not_be_written(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidData) as caught:
+        check_templates(Namespace(f"<namespace>{text}</namespace>"))
+    assert sentence in str(caught.value)
+
+
+def test_every_construct_may_be_written() -> None:
+    text = """
+    <namespace><status>active</status>
+      <template delimiter="@">
+        <foreach>
+          <if value="type" expression="URL"><value data="${data}?$1"/></if> <else><value/></else>
+        </foreach>
+        <if test="matches" expression="(\\d+)" negate="no" parameter="n"><value type="T"><a b="c"/></value></if>
+        <else><def parameter="x"><value type="T" data=""/></def><notfound/></else>
+        <template ref="10:1/a"/>
+      </template>
+      <template ref="10:1/b"/>
+    </namespace>"""
+    check_templates(Namespace(text))
+    check_templates(Namespace("<anything><other/></anything>"))
+
+
+# Compared with the model
+
+_extensions = st.sampled_from(["", "a", "ab", "a=b", "12", "URL", "é", "a\nb"])
+
+
+@given(templates, _extensions, base_values, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_templates_mean_what_the_model_says(
+    template: Node, extension: str, values: tuple[Value, ...], ignore_case: bool
+) -> None:
+    model = Model(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
+    values_made: list[Value] = []
+    expected: list[Value] | None = values_made
+    try:
+        model.run(template.children, None, values_made)
+    except Absent:
+        expected = None
+    subject = Subject(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
+    found = evaluate((parse_xml(template.xml().encode()),), subject, NOTHING)
+    assert (None if found is None else list(found)) == expected
+
+
+@given(templates)
+@settings(max_examples=50, deadline=None)
+def test_what_may_be_written_can_be_used(template: Node) -> None:
+    """A template is refused with a sentence, or makes something of any name."""
+    namespace = Namespace(f"<n x={quoteattr('ü')}>{template.xml()}</n>")
+    try:
+        check_templates(namespace)
+    except InvalidData:
+        with pytest.raises(InvalidData, match=r"^in a template, <"):
+            check_templates(namespace)
+        return
+    evaluate(namespace.templates, Subject("1/a@b", "1/a", "b", (URL,)), NOTHING)

@@ -1,0 +1,198 @@
+"""Types are handles that resolve to their definition, and a namespace can have data checked against them (A6)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.records import Definition, Permission, Value
+from perseid.registry.namespaces import SetPolicy
+from perseid.registry.operations import Add, Create, Delete, Modify
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.registry.type_registry import definition_values, registered, type_refusals
+from perseid.wire.codes import ResponseCode
+from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+CHECKED = replace(PROFILES["free"], registered_types=True, validate_types=True)
+SCALE = Definition.make("Scale", "The scale of a map.", pattern="1:[1-9][0-9]*", example="1:25000")
+SIZE = Definition.make(
+    "Size", "How large it is.", schema={"properties": {"mm": {"type": "integer"}}, "additionalProperties": False}
+)
+PRIVATE = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """Types under 10, and 20 whose data is checked against them."""
+    with registry_in_memory() as made:
+        add_namespace(made, "10")
+        add_namespace(made, "20", CHECKED, admin(100, "300:99/owner"))
+        made.do(Create(handle("10/SCALE"), definition_values(SCALE)), OPERATOR, "cli")
+        made.do(Create(handle("10/SIZE"), definition_values(SIZE)), OPERATOR, "cli")
+        yield made
+
+
+def create(registry: Registry, name: str, *values: Value, door: str = "native") -> None:
+    registry.do(Create(handle(name), values), OPERATOR, door)
+
+
+def refused(registry: Registry, name: str, *values: Value, door: str = "native") -> Refused:
+    explained = registry.explain(Create(handle(name), values), OPERATOR, door)
+    with pytest.raises(Refused) as caught:
+        create(registry, name, *values, door=door)
+    assert caught.value.code is ResponseCode.INVALID_VALUE
+    assert (explained.allowed, explained.reason) == (False, caught.value.reason)
+    return caught.value
+
+
+def test_a6_a_type_is_a_handle_that_resolves_to_its_definition(registry: Registry) -> None:
+    with registry.facts() as facts:
+        found = registered(facts.held(handle("10/scale")))
+    assert found is not None
+    assert (str(found.handle), found.definition, found.problem) == ("10/SCALE", SCALE, "")
+    assert found.description == "Scale: The scale of a map."
+
+
+def test_a6_data_is_checked_against_the_definition_of_its_type(registry: Registry) -> None:
+    create(registry, "20/a", Value.text(1, "10/SCALE", "1:50000"), Value.text(2, "10/size", '{"mm": 3}'))
+    pattern = refused(registry, "20/b", Value.text(3, "10/SCALE", "large"))
+    assert pattern.reason == (
+        'value 3 is not of its type \'10/SCALE\': the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole; '
+        "the policy of this namespace says: validate_types = true"
+    )
+    assert pattern.advice == "Give what the type asks for: perseid type show '10/SCALE'."
+    schema = refused(registry, "20/b", Value.text(1, "10/SIZE", '{"mm": 3.5}'))
+    assert '"type": "integer" (#/properties/mm/type of its schema) is not kept at /mm' in schema.reason
+    assert "not JSON" in refused(registry, "20/b", Value.text(1, "10/SIZE", "3 mm")).reason
+
+
+def test_data_is_checked_at_every_door_and_in_every_change(registry: Registry) -> None:
+    good, bad = Value.text(1, "10/SCALE", "1:1"), Value.text(1, "10/SCALE", "no")
+    for door in ("native", "http", "cli", "import"):
+        refused(registry, "20/a", bad, door=door)
+    create(registry, "20/a", good)
+    for operation in (
+        Modify(handle("20/a"), (bad,)),
+        Add(handle("20/a"), (replace(bad, index=5),)),
+        Create(handle("20/a"), (bad,), overwrite=True),
+    ):
+        with pytest.raises(Refused, match="is not of its type"):
+            registry.do(operation, OPERATOR, "native")
+    with pytest.raises(Refused, match="is not of its type"):
+        registry.do(Create(handle("20/b"), (bad,)), key_holder(300, "99/owner"), "native")
+
+
+def test_a_refusal_never_shows_the_data(registry: Registry) -> None:
+    for type_, data in (("10/SCALE", "hunter2"), ("10/SIZE", '{"mm": "hunter2"}'), ("10/SIZE", "hunter2")):
+        found = refused(registry, "20/a", replace(Value.text(1, type_, data), permissions=PRIVATE))
+        assert "hunter2" not in str(found)
+
+
+def test_types_of_other_services_and_those_that_say_nothing_of_data_are_believed(registry: Registry) -> None:
+    create(registry, "10/WORDS", Value.text(1, "DESC", "a type in words"))
+    create(registry, "20/a", Value.text(1, "10/WORDS", "x"), Value.text(2, "88.1/ELSEWHERE", "y"), Value(3, "URL", b""))
+
+
+def test_a_record_that_defines_nothing_is_no_type(registry: Registry) -> None:
+    create(registry, "10/MAP", Value.text(1, "URL", "https://example.org/"))
+    hidden = replace(Value.text(1, "DESC", "hidden"), permissions=PRIVATE)
+    create(registry, "10/HIDDEN", hidden, Value.text(2, "URL", "https://example.org/"))
+    for type_ in ("10/MAP", "10/HIDDEN", "10/NONE", "WORD"):
+        found = refused(registry, "20/a", Value.text(1, type_, "x"))
+        assert found.reason.startswith(f"the type '{type_}' has no definition; the policy")
+        assert "perseid type add" in found.advice
+    registry.do(Delete(handle("10/SCALE")), OPERATOR, "cli")
+    refused(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
+
+
+def test_the_types_that_the_service_itself_writes_need_no_definition(registry: Registry) -> None:
+    create(registry, "20/a", Value.text(1, CHECKED.tombstone_reason_type, "gone"))
+
+
+def test_values_that_stay_are_not_checked_anew(registry: Registry) -> None:
+    create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
+    stricter = Definition.make("Scale", "The scale.", pattern="1:[1-9][0-9]{4,}")
+    registry.do(Modify(handle("10/SCALE"), (Value(2, "PERSEID_TYPE", stricter.to_bytes()),)), OPERATOR, "cli")
+    registry.do(Add(handle("20/a"), (Value.text(2, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    refused(registry, "20/b", Value.text(1, "10/SCALE", "1:1"))
+    with registry.facts() as facts:
+        (found,) = type_refusals(facts, CHECKED, facts.held(handle("20/a")).values)
+    assert found.key == "validate_types"
+
+
+def test_a_policy_that_asks_for_nothing_checks_nothing(registry: Registry) -> None:
+    create(registry, "10/a", Value.text(1, "10/SCALE", "no"), Value.text(2, "WORD", "x"))
+    registry.do(SetPolicy("20", replace(CHECKED, registered_types=False)), OPERATOR, "cli")
+    create(registry, "20/a", Value.text(1, "WORD", "x"))
+    refused(registry, "20/b", Value.text(1, "10/SCALE", "no"))
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        (b"{", "not JSON"),
+        (Definition.make("a", "b", pattern=r"(a)\1").to_bytes(), "back reference at character 4"),
+        (Definition.make("a", "b", pattern="a(?!b)").to_bytes(), "look-around"),
+        (Definition.make("a", "b", pattern="[a&&b]").to_bytes(), "intersection"),
+        (Definition.make("a", "b", schema={"$ref": "https://example.org/"}).to_bytes(), "nothing is fetched"),
+        (Definition.make("a", "b", pattern="a", example="b").to_bytes(), "example of the type is not of the type"),
+    ],
+)
+def test_a_definition_that_could_not_be_used_is_refused_in_every_namespace(
+    registry: Registry, definition: bytes, reason: str
+) -> None:
+    found = refused(registry, "10/NEW", Value(2, "PERSEID_TYPE", definition))
+    assert found.reason.startswith("value 2 does not define a type: ")
+    assert reason in found.reason
+    assert found.rule == "A6"
+
+
+def test_a_record_defines_one_type(registry: Registry) -> None:
+    found = refused(registry, "10/TWO", *definition_values(SCALE), Value(3, "perseid_type", SIZE.to_bytes()))
+    assert found.reason == "values 2 and 3 both define a type, and a record is one"
+
+
+def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 1)
+    create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SCALE", "1:2"))
+    both = (Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SIZE", "{}"))
+    assert "more than 1 different types" in refused(registry, "20/b", *both).reason
+
+
+def test_a_definition_that_is_there_stays_and_matches_nothing_if_it_cannot_be_used(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it may be after an upgrade, when rules for definitions have become stricter."""
+    with monkeypatch.context() as lenient:
+        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        old = Definition.make("a", "b", pattern=r"(a)\1")
+        create(registry, "10/OLD", *definition_values(old))
+        create(registry, "10/BROKEN", Value(1, "PERSEID_TYPE", b"{"))
+    registry.do(Add(handle("10/OLD"), (Value.text(3, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    assert "back reference" in refused(registry, "20/a", Value.text(1, "10/OLD", "aa")).reason
+    assert "its definition cannot be read" in refused(registry, "20/a", Value.text(1, "10/BROKEN", "aa")).reason
+
+
+def test_a6_the_types_of_a_new_namespace_are_defined_for_programs_too() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "102.100.TYPE")
+        add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
+        with registry.facts() as facts:
+            for name in ("CREATION_DATE", "CREATOR", "TOMBSTONE.REASON", "LINK.WORK"):
+                found = registered(facts.held(handle(f"102.100.TYPE/{name}")))
+                assert found is not None
+                assert found.definition is not None
+                assert found.definition.name == name
+                found.definition.check()
+
+
+def test_a_namespace_that_has_no_room_for_definitions_gets_them_for_people() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "102.100.TYPE", replace(PROFILES["free"], allowed_types=("DESC",)))
+        add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
+        with registry.facts() as facts:
+            assert [value.type for value in facts.held(handle("102.100.TYPE/CREATOR")).values] == ["DESC"]
