@@ -31,7 +31,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env serve soak test lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env serve soak test coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -50,8 +50,12 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
-test: env lint $(POSTGRES)  ## lint, then all tests in parallel with branch coverage
-	$(BIN)/python -m pytest -n $(JOBS) --durations=20 --cov --cov-report=term
+test: env lint $(POSTGRES)  ## lint, then all tests in parallel
+	$(BIN)/python -m pytest -n $(JOBS) --durations=20
+
+# Apart from `test`, because measuring it makes every test take longer, some twice as long.
+coverage: env $(POSTGRES)  ## the same tests with branch coverage
+	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term
 
 # The tests start a PostgreSQL of their own. Without apt nothing is installed, and they say what is missing.
 # Debian's package would also create and start a server for the whole machine, unless a setting that it reads while it is

@@ -11,7 +11,23 @@ import pytest
 
 PACKAGES = ("names", "records", "wire", "ledger")
 
-HEAVY = ("alembic", "asyncio", "h11", "msgspec", "prometheus_client", "psycopg", "sqlalchemy", "typer", "uvloop")
+HEAVY = (
+    "alembic",
+    "asyncio",
+    "cryptography",
+    "defusedxml",
+    "h11",
+    "http.client",
+    "msgspec",
+    "prometheus_client",
+    "psycopg",
+    "sqlalchemy",
+    "ssl",
+    "typer",
+    "urllib.request",
+    "uvloop",
+    "xml",
+)
 """What a resolver has no use for."""
 
 ROOMS = ("perseid.batch", "perseid.cli", "perseid.client", "perseid.registry")

@@ -21,7 +21,6 @@ from typing import Any, Final, Self
 
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
-from perseid.records.namespace import Namespace
 from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCATIONS
 from perseid.records.value import Permission, Value
 
@@ -363,6 +362,9 @@ def _has_template(content: bytes) -> bool:
     """Whether a value makes values for names without a record, as far as can be told."""
     if not _has_type([_type_of(content).upper()], HS_NAMESPACE):
         return False
+    # Here, because readers of the view never come here: resolvers need not load a parser of XML and what it loads.
+    from perseid.records.namespace import Namespace  # noqa: PLC0415
+
     try:
         return bool(Namespace.from_bytes(Value.from_bytes(content, 0).data).templates)
     except RecordProblem:

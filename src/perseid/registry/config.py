@@ -129,6 +129,7 @@ class Config:
     limits_udp_challenge_octets: int
     limits_tcp_challenges: int
     limits_tcp_challenge_octets: int
+    limits_tcp_unfinished_octets: int
     limits_sessions: int
     limits_unproved_sessions: int
     limits_connections: int
@@ -144,6 +145,8 @@ class Config:
     limits_agree_share: int
     limits_udp_share: int
     limits_source_share: int
+    limits_proved_source_share: int
+    limits_reserved_share: int
     limits_read_queue: int
     limits_write_queue: int
     limits_arithmetic_queue: int

@@ -73,6 +73,12 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "tcp_challenge_octets": Limit(
         Number(1 << 18, 1 << 32), 64 << 20, "How much the requests take that wait for them.", "octets"
     ),
+    "tcp_unfinished_octets": Limit(
+        Number(1 << 20, 1 << 40),
+        64 << 20,
+        "How much may have come over TCP of messages that are not whole; whoever sent the most of it is cut.",
+        "octets",
+    ),
     "sessions": Limit(Number(1, 1_000_000), 10_000, "How many sessions there are at most; the oldest makes room."),
     "unproved_sessions": Limit(
         Number(1, 1_000_000), 1_000, "How many of them are sessions in which nobody has proved who they are."
@@ -81,7 +87,9 @@ LIMITS: Final[Mapping[str, Limit]] = {
         Number(1, 1_000_000), 4_096, "How many TCP connections there are at most, if the system allows so many."
     ),
     "connections_per_address": Limit(
-        Number(1, 1_000_000), 256, "How many of them come from one address at most (a /64 of IPv6)."
+        Number(1, 1_000_000),
+        256,
+        "How many of them come from one address at most (a /64 of IPv6; twice as many from a /56, four times from a /48).",
     ),
     "message_time": Limit(_SECONDS, 30, "In which time a whole message must have come over TCP.", "seconds"),
     "idle_time": Limit(_SECONDS, 300, "How long a connection is kept on which nothing is asked.", "seconds"),
@@ -89,8 +97,8 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "failed_proofs": Limit(
         Number(1, 1_000_000),
         30,
-        "How often an address may fail to prove who it is before it has to wait. What fails over UDP never counts for "
-        "TCP.",
+        "How often an address may fail to prove who it is before it has to wait; and how often all together may have "
+        "wrong answers verified about one handle. What fails over UDP never counts for TCP.",
         "a minute",
     ),
     "read_share": Limit(_SHARE, 100, "How much of a core reading the ledger may take.", "percent"),
@@ -101,7 +109,13 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "udp_share": Limit(
         _PART, 40, "What those who come over UDP may take, beside the others: so much of each share.", "percent"
     ),
-    "source_share": Limit(_PART, 50, "What one address may take: so much of each share.", "percent"),
+    "source_share": Limit(_PART, 10, "What one address may take: so much of each share.", "percent"),
+    "proved_source_share": Limit(
+        _PART, 50, "The same for an address from which somebody has proved who they are.", "percent"
+    ),
+    "reserved_share": Limit(
+        Number(0, 90), 25, "So much of each share, and of each queue, is for such addresses alone.", "percent"
+    ),
     "read_queue": Limit(Number(4, 100_000), 256, "How many requests to the ledger wait at most."),
     "write_queue": Limit(Number(4, 100_000), 512, "How many changes wait at most."),
     "arithmetic_queue": Limit(

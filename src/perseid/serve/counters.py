@@ -1,7 +1,8 @@
 """Counters of resolvers: plain integers in memory that resolvers and the control process share.
 
 A resolver spends some microseconds on a request, of which a metrics library would take a tenth for every increment. So
-it adds to words of a page of its own, without locks, for nobody else writes there; the control process reads the pages
+it adds to words of a page of its own, without locks, for nobody else writes there (of its two threads each has words of
+its own); the control process reads the pages
 whenever somebody asks for metrics. The memory is anonymous and belongs to its descriptor: the supervisor makes it and
 hands the descriptor to the processes that it starts, and a resolver that is started anew goes on counting where the
 last one ended. A counter never goes back.
@@ -27,9 +28,9 @@ _CODE = slice(24, 28)  # where the response code of an answer stands
 
 # Which word is which. The first says that the page is laid out as this version of the program thinks.
 _CODES = tuple(ResponseCode)
-_LAYOUT_WORD, _HANDED_OVER, _DROPPED, _OCTETS_OUT, _OTHER_CODE = range(5)
+_LAYOUT_WORD, _HANDED_OVER, _DROPPED, _OCTETS_OUT, _OTHER_CODE, _OCTETS_FORWARDED = range(6)
 _FIRST_CODE = 8
-_LAYOUT = 1 << 32 | len(_CODES)
+_LAYOUT = 2 << 32 | len(_CODES)
 _WORD_OF_CODE = {code.to_bytes(4, "big"): _FIRST_CODE + place for place, code in enumerate(_CODES)}
 
 
@@ -48,9 +49,9 @@ class Count:
     handed_over: int = 0
     """Datagrams that the control process got."""
     dropped: int = 0
-    """Datagrams that got nothing: over a limit, or the control process could not take them."""
+    """Datagrams that got nothing: over a limit, no requests, or the control process could not take them."""
     octets_out: int = 0
-    """Octets sent, envelopes included, also of answers that the control process gave."""
+    """Octets sent: all packets with their envelopes, also of answers that the control process gave."""
 
     @property
     def answered(self) -> int:
@@ -74,7 +75,10 @@ class Count:
 
 
 class Counters:
-    """The counters of one resolver, for one thread of it."""
+    """The counters of one resolver: `forwarded` for the thread that sends what control answers, the rest for the other.
+
+    Adding to a word takes more than one step, so two threads that add to the same one would lose what they add.
+    """
 
     __slots__ = ("_words",)
 
@@ -96,8 +100,12 @@ class Counters:
         self._words[_DROPPED] += 1
 
     def sent(self, octets: int) -> None:
-        """So many octets more were sent: what the control process answered, or the envelopes of further packets."""
+        """So many octets more were sent: the envelopes of further packets."""
         self._words[_OCTETS_OUT] += octets
+
+    def forwarded(self, octets: int) -> None:
+        """A packet was sent that the control process answered."""
+        self._words[_OCTETS_FORWARDED] += octets
 
     def read(self) -> Count:
         """What was counted so far."""
@@ -108,7 +116,7 @@ class Counters:
             words[_OTHER_CODE],
             words[_HANDED_OVER],
             words[_DROPPED],
-            words[_OCTETS_OUT],
+            words[_OCTETS_OUT] + words[_OCTETS_FORWARDED],
         )
 
 

@@ -109,7 +109,10 @@ def _network(text: str) -> tuple[int, int]:
     host, _, bits = text.partition("/")
     number = number_of(host)
     longest = _BITS if ":" in host else 32
-    shift = longest - int(bits or longest) + (_BITS - longest)
+    length = int(bits or longest)
+    if number & _IPV4 and longest == _BITS:  # written as IPv6 has it: its first 96 bits say only that it is IPv4
+        length = max(0, length - (_BITS - 32))
+    shift = _BITS - length
     return shift, number >> shift
 
 

@@ -35,13 +35,13 @@ from perseid.wire.requests import SessionSetup, VerifyChallenge
 from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, ResponseBody, Verified
 from perseid.wire.server import Proof, Reply, Request
 
-from .native_deciding import Asked, Done, perform, weigh
+from .native_deciding import Asked, Done, perform, try_out, weigh
 from .native_failures import Busy, answer_to, internal_error
 from .native_identity import KINDS, Guard, KeyGone, Proved, asker, claimed, holder, not_proved, proved_by, proving
 from .native_operations import CHANGING, Place, secrets_for, status_values, translate
 from .native_protocol import NativeServer, Unsigned
 from .native_repeats import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
-from .native_steps import Doing, Kind, Served, Steps, Work, code_of, drive, work
+from .native_steps import Doing, Guess, Kind, Served, Steps, Work, code_of, drive, work
 
 REFERENCE_OCTETS: Final = 6
 """Of the number under which an unexpected error is logged: enough to be found, short enough to be read out."""
@@ -78,6 +78,8 @@ class _Call:
     """What is answered, once it is understood."""
     who: str = ""
     proved: Proved | None = None
+    guess: Guess | None = None
+    """What the answer says about a secret."""
     settled: bool = False
     """Whether the answer is the last word: something was done, or may have been, or a counter was used up."""
     last: Reply | None = None
@@ -261,15 +263,20 @@ class NativeDoor:
         yield from self._send(call, reply)
 
     def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> Steps:
-        """Say to another server whether somebody who has a secret here gave an answer (13.5)."""
-        refer = OpFlag.DO_NOT_REFER not in request.flags
-        secrets = yield from work(Kind.READ, lambda: secrets_for(self._place, body, refer=refer))
+        """Say to another server whether somebody who has a secret here gave an answer (13.5).
+
+        Or to a stranger whether a guess is right: so whoever has the work done is told whose secret it is about, before
+        any of it and when it is known what came of it.
+        """
+        refer, whose = OpFlag.DO_NOT_REFER not in request.flags, body.handle
+        secrets = yield from work(Kind.READ, lambda: secrets_for(self._place, body, refer=refer), secret_of=whose)
         version = request.message.version
 
         def verify() -> bool:
             return any(check_secret_answer(secret, body.nonce, body.digest, body.answer, version) for secret in secrets)
 
-        valid = bool(secrets) and (yield from work(Kind.VERIFY, verify))
+        valid = bool(secrets) and (yield from work(Kind.VERIFY, verify, secret_of=whose))
+        call.guess = Guess(whose, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, Verified(int(valid)))
 
     # Who asks
@@ -327,6 +334,10 @@ class NativeDoor:
         kind = Kind.WRITE if asked.changes else Kind.READ
         # Whoever has proved who they are has used up a challenge or a counter: the same message would not do twice.
         call.settled = call.settled or proved is not None
+        if proved is None and asked.changes:
+            # Anybody may ask for a change, and nearly all who are unknown are asked who they are. So that is found out
+            # at the price of reading: what writers may take is for those who may write.
+            yield from work(Kind.READ, lambda: try_out(self.registry, asked, who))
         done = yield from work(kind, lambda: perform(self.registry, asked, who, guard))
         call.settled = call.settled or asked.changes
         return done
@@ -375,7 +386,7 @@ class NativeDoor:
         call.last = reply
         name = b"" if request is None else getattr(request.body, "handle", b"")
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
-        yield Served(reply, opcode, code, call.who, name, more, keeps)
+        yield Served(reply, opcode, code, call.who, name, more, keeps, call.guess)
 
     def _signed(self, frame: Frame) -> Doing[Frame]:
         """A frame with its signature; without it if that cannot be made, as deployed servers do (5.5)."""

@@ -7,6 +7,7 @@ one state of the ledger, and what was read of the key there the commit rests on.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -80,6 +81,12 @@ def perform(registry: Registry, asked: Asked, who: Identity, guard: Guard | None
             if asked.afterwards is not None:
                 asked.afterwards()
             return done
+
+
+def try_out(registry: Registry, asked: Asked, who: Identity) -> None:
+    """Decide a request as `perform` would, and do nothing. Raises the same `Refused`."""
+    with registry.facts() as facts, suppress(MustWait):  # who has to wait may do it
+        Guarded(asked.make(None), None, asked.refers).decide(Context(facts, who, DOOR, registry.now()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,14 +84,22 @@ class NativeService:
         steps = self.door.steps(frame, host, self.time(), transport=transport)
         async with aclosing(drive_in_loop(steps, do)) as answers:
             async for served in answers:
+                self._judge(served, host, transport)  # before the client knows, who might be quicker with the next one
                 yield served
                 if not served.more:
                     self._note(served, host, transport, (perf_counter_ns() - began) // 1000)
 
+    def _judge(self, served: Served, host: str, transport: Transport) -> None:
+        """Note what an answer says about those at an address: that they are who they say, or that they are not."""
+        if served.guess is not None:
+            self.pools.guessed(served.guess, host, transport)
+        elif served.is_failed_proof:
+            self.pools.failed_proof(host, transport)
+        elif served.who:
+            self.pools.proved(host, transport)
+
     def _note(self, served: Served, host: str, transport: Transport, microseconds: int) -> None:
         self.counts.served(transport, served.opcode, served.code, microseconds)
-        if served.is_failed_proof:
-            self.pools.failed_proof(host, transport)
         if self.access is not None:
             how, opcode = transport.name.lower(), served.opcode
             self.access.note(host, how, opcode, served.code, served.name, microseconds, served.who)

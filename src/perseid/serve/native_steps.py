@@ -43,6 +43,17 @@ class Work:
 
     kind: Kind
     call: Callable[[], object] = field(repr=False)
+    secret_of: bytes | None = None
+    """Whose secret somebody gets a word about by it, where VERIFY_CHALLENGE asks for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What an answer came to that VERIFY_CHALLENGE asked about. Whoever asks may be guessing."""
+
+    secret_of: bytes
+    """The handle, as it came from the network."""
+    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +74,14 @@ class Served:
     """Whether another message of the same answer follows."""
     keeps_connection: bool = False
     """Whether the client asked to keep the connection (KC)."""
+    guess: Guess | None = None
+    """What it says about a secret, if that is what was asked for; the code is SUCCESS then, right or wrong."""
 
     @property
     def is_failed_proof(self) -> bool:
         """Whether somebody tried to be who they are not, or not yet."""
+        if self.guess is not None:
+            return not self.guess.right
         return self.code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
 
 
@@ -78,9 +93,9 @@ Doing: TypeAlias = Generator[Step, Any, T]
 """A part of that, with a result."""
 
 
-def work(kind: Kind, call: Callable[[], T]) -> Doing[T]:
+def work(kind: Kind, call: Callable[[], T], *, secret_of: bytes | None = None) -> Doing[T]:
     """Have something done."""
-    result: T = yield Work(kind, call)
+    result: T = yield Work(kind, call, secret_of)
     return result
 
 

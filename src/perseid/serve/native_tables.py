@@ -1,17 +1,20 @@
-"""What a server keeps for clients between two messages, bounded by transport: challenges and sessions.
+"""What a server keeps for clients between two messages, bounded by transport: challenges, sessions, unfinished messages.
 
 A challenge keeps the request that it is about, so anybody can have the server keep something. Over UDP that costs no
 more than a forged address; so challenges given there have a table of their own, and a flood of them takes the place of
 each other and never of one that was given over TCP.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from perseid.registry.config import Config
 from perseid.registry.config_limits import MAX_UDP_CHALLENGE_OCTETS, MAX_UDP_CHALLENGES
 from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, Pending, PendingTable
 from perseid.wire.sessions import MAX_SESSIONS, MAX_UNPROVED
+
+H = TypeVar("H", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,29 @@ class Challenges(_Table):
         """Forget what is too old."""
         super().purge(now)
         self.over_udp.purge(now)
+
+
+class Unfinished(Generic[H]):
+    """How much has come of messages that are not whole yet, over all connections together."""
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        """Octets in all."""
+        self._octets: dict[H, int] = {}
+        self.total = 0
+
+    def note(self, holder: H, octets: int) -> list[H]:
+        """Say how much somebody has now. Answers who has to go, because all have too much: whoever has the most.
+
+        That hits those who fill the memory. Most requests are so short that even among many slow ones they are never the
+        longest; and who is cut frees so much that looking for them costs little for each octet that came.
+        """
+        self.total += octets - self._octets.pop(holder, 0)
+        if octets:
+            self._octets[holder] = octets
+        gone: list[H] = []
+        while self.total > self.limit:
+            longest = max(self._octets, key=self._octets.__getitem__)
+            self.total -= self._octets.pop(longest)
+            gone.append(longest)
+        return gone

@@ -38,6 +38,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_ended",
         "_keep",
+        "_kept",
         "_reader",
         "_service",
         "_task",
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         self._closing = False
         self._ended = False
+        self._kept = 0  # octets that wait in the reader, as they were counted last
         self.host = host
         self.deadline = _NEVER
         """When the connection is cut unless something happens."""
@@ -99,6 +101,8 @@ class Connection(asyncio.Protocol):
         self._reader.feed(data)
         if self._task is None:
             self._next()
+        else:
+            self._count()
 
     def _answered(self, answer: bytes, *, keep: bool) -> None:
         """Send an answer that took no time; the connection ends unless the client wants to keep it."""
@@ -122,6 +126,8 @@ class Connection(asyncio.Protocol):
             self._service.open.discard(self)
             self._service.connections.leave(self.host)
         self._closing = True
+        self._reader = None
+        self._count()
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -148,7 +154,20 @@ class Connection(asyncio.Protocol):
     # Messages
 
     def _next(self) -> None:
-        """Go on with the messages that have come, up to one that takes time."""
+        """Go on with the messages that have come, up to one that takes time; what is left of them then counts."""
+        self._take_messages()
+        self._count()
+
+    def _count(self) -> None:
+        """Have it counted what waits here, if that has changed; together there may be too much of it."""
+        kept = 0 if self._reader is None else self._reader.kept
+        if kept != self._kept:
+            self._kept = kept
+            for longest in self._service.connections.unfinished.note(self, kept):
+                self._service.counts.limited("unfinished octets")
+                longest.cut()
+
+    def _take_messages(self) -> None:
         assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - there is data
         try:
             for frame in self._reader.frames():

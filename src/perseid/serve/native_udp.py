@@ -18,7 +18,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import INVALID_LENGTH, Reply
 
 from .answering import MAX_PACKETS
-from .handover import MAX_AGE, MAX_PARCEL, Address, Parcel, pack, unpack
+from .handover import MAX_AGE, MAX_PARCEL, Parcel, pack, unpack
 from .limits import Traffic, short_answer
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ to half a millisecond, and what waits in the kernel waits for nobody else."""
 MAX_IN_FLIGHT: Final = 128
 """Messages over UDP that are being answered at a time: as many as may wait in the longest queue. More would only be
 refused there, which costs more than dropping them."""
+
+_CODE = slice(4, 8)  # where the response code stands in a message
 
 
 class HandedOver:
@@ -61,10 +63,6 @@ class HandedOver:
         for one in self._sockets:
             loop.remove_reader(one.fileno())
 
-    async def finished(self) -> None:
-        """Wait for what was begun."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
     def tidy(self, now: float) -> None:
         """Forget messages of which the rest never came."""
         self._unfinished.expire(now)
@@ -89,7 +87,7 @@ class HandedOver:
         datagram, host = parcel.datagram, parcel.address[0]
         if len(datagram) < envelope_module.LENGTH:
             reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
-            self._send(resolver, parcel.address, reply, datagram)
+            self._send(resolver, parcel, reply)
             return
         frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.LENGTH :])
         if frame.envelope.truncated and frame.envelope.has_valid_length:
@@ -97,30 +95,42 @@ class HandedOver:
             if whole is None:
                 return
             frame = Frame(*whole)
+            if not frame.envelope.encrypted and any(frame.payload[_CODE]):
+                # An answer that came back: by its packets alone it could not be told from a request.
+                self._service.dropped("answer")
+                return
         if len(self._tasks) >= MAX_IN_FLIGHT:
             self._service.dropped("in flight")
             return
-        task = asyncio.get_running_loop().create_task(self._serve(resolver, parcel.address, frame, datagram))
+        task = asyncio.get_running_loop().create_task(self._serve(resolver, parcel, frame))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, resolver: socket.socket, address: Address, frame: Frame, datagram: bytes) -> None:
-        async for served in self._service.served(frame, address[0], Transport.UDP):
-            self._send(resolver, address, served.reply, datagram)
+    async def _serve(self, resolver: socket.socket, parcel: Parcel, frame: Frame) -> None:
+        async for served in self._service.served(frame, parcel.address[0], Transport.UDP):
+            self._send(resolver, parcel, served.reply, frame.payload)
 
-    def _send(self, resolver: socket.socket, address: Address, reply: Reply, datagram: bytes) -> None:
-        """Send an answer, unless it is more than an address that may be forged should draw (2.7)."""
+    def _send(self, resolver: socket.socket, parcel: Parcel, reply: Reply, asked: bytes = b"") -> None:
+        """Send an answer, unless it is more than an address that may be forged should draw (2.7).
+
+        The parcel is the one by which a request came, or the last of its packets; `asked` is the whole request.
+        """
         packets = reply.to_packets()
         octets = sum(map(len, packets))
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self.traffic.allows(address[0], octets, now):
+        if len(packets) > MAX_PACKETS or not self.traffic.allows(parcel.address[0], octets, now):
             self._service.dropped("octets")
             self._refusals += 1
-            short = short_answer(datagram, self._service.time()) if self._refusals & 1 else None
-            packets = [] if short is None else [short]
+            packets = [] if (short := self._short_answer(parcel, asked)) is None else [short]
         for packet in packets:
             try:
-                resolver.send(pack(now, address, packet))
+                resolver.send(pack(now, parcel.address, packet, parcel.local))
             except OSError:  # the resolver is away or has its hands full; the client asks again
                 self._service.dropped("resolver")
                 return
+
+    def _short_answer(self, parcel: Parcel, asked: bytes) -> bytes | None:
+        """A word for every other request that draws too much. It echoes the header, which only the first packet has."""
+        if not self._refusals & 1:
+            return None
+        return short_answer(parcel.datagram[: envelope_module.LENGTH] + asked, self._service.time())

@@ -2,9 +2,9 @@
 
 Each kind of work has a queue of its own, so that none waits for another, and the queue has an end: whoever comes when
 it is full is told so at once, which is better than an answer after the client has given up. No source may fill more
-than half of a queue, and everything that comes over UDP together no more than a quarter of it, as its addresses can be
-forged: there is always room for somebody else, and always most of it for TCP. Beside the queue there is a budget, see
-`budgets`.
+than a quarter of a queue, or half of it if somebody there has proved who they are; for such sources some of it is
+reserved. Everything that comes over UDP together may fill no more than a quarter, as its addresses can be forged: there
+is always room for somebody else, and always most of it for TCP. Beside the queue there is a budget, see `budgets`.
 
 Signing and verifying release the interpreter's lock while they compute, so their threads run beside the event loop and
 have a low priority: on a busy machine resolution comes first. Agreeing on a session's key does not, for `pow()` keeps
@@ -27,9 +27,9 @@ from typing import Final
 from perseid.records.server import Transport
 from perseid.registry.config import Config
 
-from .budgets import Budgets
+from .budgets import LEVEL_TIMES, Budgets, Source
 from .native_failures import Busy
-from .native_steps import Kind, Work
+from .native_steps import Guess, Kind, Work
 
 THREADS: Final[Mapping[Kind, int]] = {
     Kind.READ: 4,
@@ -44,9 +44,11 @@ disk, and those that wait at the same time share one commit. Arithmetic may take
 NICE: Final[Mapping[Kind, int]] = {Kind.SIGN: 10, Kind.VERIFY: 10}
 """How far the priority of some threads is lowered: beside a resolver that wants a whole core they get a tenth of it."""
 
-SOURCE_PART: Final = 2
+SOURCE_PART: Final = 4
+KNOWN_PART: Final = 2
 UDP_PART: Final = 4
-"""Which part of a queue one source may fill, and UDP in all: a half, a quarter."""
+"""Which part of a queue one source may fill, one from which somebody has proved who they are, and UDP in all: a quarter,
+a half, a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,11 @@ class _Job:
 
     kind: Kind
     call: Callable[[], object]
-    source: int | None
-    """Whose it is; None for somebody to whom no limit by source applies."""
+    source: Source
+    """Whose it is."""
     udp: bool
+    known: bool = False
+    """Whether somebody there has proved who they are."""
     begun: bool = False
     seconds: float = 0.0
     result: object = None
@@ -104,29 +108,41 @@ class _Queue:
     over_budget: int = 0
     seconds: float = 0.0
 
-    def has_room(self, job: _Job, length: int) -> bool:
+    def has_room(self, job: _Job, room: "_Room") -> bool:
         """Whether another one may wait, where so many may."""
         if len(self.jobs) < self.threads and not job.udp:
             return True
-        if len(self.jobs) >= self.threads + length:
+        is_stranger = bool(job.source) and not job.known
+        if len(self.jobs) >= self.threads + room.length - is_stranger * room.reserved:
             return False
-        if job.source is not None and self.by_source.get(job.source, 0) >= length // SOURCE_PART:
-            return False
-        return not job.udp or self.over_udp < length // UDP_PART
+        part = room.length // (KNOWN_PART if job.known else SOURCE_PART)
+        for network, times in zip(job.source, LEVEL_TIMES, strict=False):
+            if self.by_source.get(network, 0) >= part * times:
+                return False
+        return not job.udp or self.over_udp < room.length // UDP_PART
 
     def add(self, job: _Job) -> None:
         self.jobs.add(job)
         self.over_udp += job.udp
-        if job.source is not None:
-            self.by_source[job.source] = self.by_source.get(job.source, 0) + 1
+        for network in job.source:
+            self.by_source[network] = self.by_source.get(network, 0) + 1
 
     def remove(self, job: _Job) -> None:
         self.jobs.remove(job)
         self.over_udp -= job.udp
-        if job.source is not None:
-            self.by_source[job.source] -= 1
-            if not self.by_source[job.source]:
-                del self.by_source[job.source]
+        for network in job.source:
+            self.by_source[network] -= 1
+            if not self.by_source[network]:
+                del self.by_source[network]
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much may wait in a queue."""
+
+    length: int
+    reserved: int
+    """So much of it for sources from which somebody has proved who they are."""
 
 
 class Pools:
@@ -137,12 +153,12 @@ class Pools:
         self._queues = {kind: _Queue(THREADS[kind]) for kind in Kind}
         self._executors = {kind: _executor(kind) for kind in Kind}
         self._budgets = Budgets(config)
-        self._lengths = _lengths(config)
+        self._rooms = _rooms(config)
 
     def configure(self, config: Config) -> None:
-        """Take other settings. Budgets begin anew; what waits goes on waiting."""
-        self._budgets = Budgets(config)
-        self._lengths = _lengths(config)
+        """Take other settings. Budgets begin anew; what waits goes on waiting, and who is known is known."""
+        self._budgets = Budgets(config, self._budgets)
+        self._rooms = _rooms(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:
         """Have work done for somebody at an address; `Busy` at once if it is too much."""
@@ -172,10 +188,14 @@ class Pools:
         budgets = self._budgets
         budgets.failed(budgets.whose(host), udp=transport == Transport.UDP, now=self._clock())
 
-    def is_locked_out(self, host: str, transport: Transport) -> bool:
-        """Whether no proof of an address is looked at for a while."""
-        budgets = self._budgets
-        return budgets.is_locked_out(budgets.whose(host), udp=transport == Transport.UDP, now=self._clock())
+    def guessed(self, guess: Guess, host: str, transport: Transport) -> None:
+        """Note what an answer came to that somebody at an address had verified."""
+        budgets, udp = self._budgets, transport == Transport.UDP
+        budgets.guessed(guess.secret_of, budgets.whose(host), right=guess.right, udp=udp, now=self._clock())
+
+    def proved(self, host: str, transport: Transport) -> None:
+        """Note that somebody at an address has proved who they are."""
+        self._budgets.proved(self._budgets.whose(host), udp=transport == Transport.UDP)
 
     def figures(self) -> Mapping[Kind, Figures]:
         """What is done, by kind, for the metrics."""
@@ -191,11 +211,12 @@ class Pools:
     def _admitted(self, work: Work, host: str, *, udp: bool) -> tuple[_Job, Budgets]:
         """The job, if there is room in the queue and something left of the budget."""
         budgets, queue = self._budgets, self._queues[work.kind]
-        job = _Job(work.kind, work.call, budgets.whose(host), udp)
-        if not queue.has_room(job, self._lengths[work.kind]):
+        source = budgets.whose(host)
+        job = _Job(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp))
+        if not queue.has_room(job, self._rooms[work.kind]):
             queue.full += 1
             raise Busy
-        if not budgets.take(work.kind, job.source, udp=udp, now=self._clock()):
+        if not budgets.take(work.kind, source, udp=udp, now=self._clock(), secret_of=work.secret_of):
             queue.over_budget += 1
             raise Busy
         return job, budgets
@@ -208,11 +229,13 @@ class Pools:
         budgets.settle(job.kind, job.source, job.seconds, udp=job.udp)
 
 
-def _lengths(config: Config) -> dict[Kind, int]:
-    return dict.fromkeys(Kind, config.limits_arithmetic_queue) | {
+def _rooms(config: Config) -> dict[Kind, _Room]:
+    lengths = dict.fromkeys(Kind, config.limits_arithmetic_queue) | {
         Kind.READ: config.limits_read_queue,
         Kind.WRITE: config.limits_write_queue,
     }
+    percent = config.limits_reserved_share
+    return {kind: _Room(length, length * percent // 100) for kind, length in lengths.items()}
 
 
 def _executor(kind: Kind) -> ThreadPoolExecutor:

@@ -33,7 +33,8 @@ from .access import AccessLog
 from .answering import Answerer, packets
 from .answering_text import settings_from_json
 from .counters import Board, Counters
-from .handover import MAX_PARCEL, Address, pack, unpack
+from .datagrams import Back, datagrams
+from .handover import MAX_PARCEL, is_answer, pack, unpack
 from .limits import Pace, Traffic, short_answer
 from .processes import unblock
 
@@ -99,7 +100,8 @@ class Resolver:
         all_handovers: Pace,
         access: AccessLog | None = None,
     ) -> None:
-        self._udp = udp
+        self._datagrams = datagrams(udp)
+        self._port: int = udp.getsockname()[1]
         self._control = control
         self._answer = answerer
         self._counters = counters
@@ -119,53 +121,66 @@ class Resolver:
 
     def run(self) -> None:
         """Answer datagrams until told to stop."""
-        receive, send, answer_to = self._udp.recvfrom, self._udp.sendto, self._answer
-        allows, answered = self._traffic.allows, self._counters.answered
-        access = self._access
+        receive, send, is_own = self._datagrams.receive, self._datagrams.send, self._datagrams.is_own
+        answer_to, allows, answered = self._answer, self._traffic.allows, self._counters.answered
+        access, own_port = self._access, self._port
         began = 0
         while not self._stopping:
             try:
-                datagram, address = receive(_READ)
+                datagram, back = receive(_READ)
+                if back[1] == own_port and is_own(back):  # forged: what is sent there would only come here again
+                    self._counters.dropped()
+                    continue
                 if access is not None:
                     began = perf_counter_ns()
                 answer = answer_to(datagram)
                 if answer is None:
-                    self._hand_over(datagram, address)
-                elif len(answer) <= MAX_PACKET and allows(address[0], len(answer), monotonic()):
-                    send(answer, address)
+                    self._hand_over(datagram, back)
+                elif len(answer) <= MAX_PACKET and allows(back[0], len(answer), monotonic()):
+                    send(answer, back)
                     answered(answer)
                 else:
-                    self._send_much(datagram, answer, address)
+                    self._send_much(datagram, answer, back)
             except BlockingIOError:  # nothing came for a while
                 self._look_up()
             except OSError:  # an address that cannot be reached from here, or no room in the network
                 self._counters.dropped()
             else:
                 if answer is not None and access is not None:
-                    self._note(access, datagram, answer, address, began)
+                    self._note(access, datagram, answer, back, began)
         self._look_up()
 
-    def _send_much(self, datagram: bytes, answer: bytes, address: Address) -> None:
+    def _send_much(self, datagram: bytes, answer: bytes, back: Back) -> None:
         """Send an answer of several packets, or a short word instead if its network has drawn too much."""
-        if not self._traffic.allows(address[0], len(answer), monotonic()):
+        if not self._traffic.allows(back[0], len(answer), monotonic()):
             refusal = self._refuse(datagram)
             if refusal is None:
                 self._counters.dropped()
                 return
             answer = refusal
+        octets = 0
         for packet in packets(answer):
-            self._udp.sendto(packet, address)
+            self._datagrams.send(packet, back)
+            octets += len(packet)
         self._counters.answered(answer)
+        self._counters.sent(octets - len(answer))
 
     def _look_up(self) -> None:
         if self._access is not None:
             self._access.flush()
 
-    def _hand_over(self, datagram: bytes, address: Address) -> None:
+    def _hand_over(self, datagram: bytes, back: Back) -> None:
+        # First what gets no answer anyway: who forges it must not use up what others may hand over. Nobody has port 0.
         now = monotonic()
-        if self._all_handovers.take(now) and self._handovers.allows(address[0], 1, now):
+        if (
+            back[1]
+            and not is_answer(datagram)
+            and self._all_handovers.take(now)
+            and self._handovers.allows(back[0], 1, now)
+        ):
+            address, local = self._datagrams.apart(back)
             try:
-                self._control.send(pack(now, address, datagram), socket.MSG_DONTWAIT)
+                self._control.send(pack(now, address, datagram, local), socket.MSG_DONTWAIT)
             except OSError:  # control is away, or has more than it can do
                 pass
             else:
@@ -178,10 +193,10 @@ class Resolver:
         self._refusals += 1
         return short_answer(datagram, time()) if self._refusals & 1 else None
 
-    def _note(self, access: AccessLog, datagram: bytes, answer: bytes, address: Address, began: int) -> None:
+    def _note(self, access: AccessLog, datagram: bytes, answer: bytes, back: Back, began: int) -> None:
         length = int.from_bytes(datagram[44:48], "big")
         access.note(
-            address[0],
+            back[0],
             "udp",
             int.from_bytes(datagram[_OPCODE], "big"),
             int.from_bytes(answer[_CODE], "big"),
@@ -190,7 +205,18 @@ class Resolver:
         )
 
     def forward(self, lifeline: int) -> None:
-        """Send what control answers, until the supervisor ends."""
+        """Send what control answers, until the supervisor ends.
+
+        If that cannot go on the process ends, and the supervisor starts it again: otherwise it would live on, answer
+        what it can itself, and keep all that control says to itself.
+        """
+        try:
+            self._forward(lifeline)
+        except Exception:
+            _logger.exception("answers of control cannot be sent any more")
+            os._exit(1)
+
+    def _forward(self, lifeline: int) -> None:
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
         poll.register(lifeline, select.POLLIN)
@@ -200,10 +226,13 @@ class Resolver:
                 if not octets:  # the supervisor has ended: nobody would start this process again, nor stop it
                     os._exit(0)
                 parcel = unpack(octets)
+                back = self._datagrams.together(parcel.address, parcel.local)
                 try:
-                    self._udp.sendto(parcel.datagram, parcel.address)
+                    self._datagrams.send(parcel.datagram, back)
                 except OSError as error:
                     _logger.debug("an answer was not sent: %s", error.strerror)
+                else:
+                    self._counters.forwarded(len(parcel.datagram))
 
 
 def _nothing(_: bytes) -> None:

@@ -33,6 +33,7 @@ from typing import Any, Final, Self
 
 from . import logs, notify
 from .counters import Board
+from .datagrams import ask_for_local_addresses, is_everywhere
 from .handover import QUEUE_OCTETS
 from .limits import SLOTS, Traffic
 from .processes import CHILD_SIGNALS
@@ -451,8 +452,10 @@ def bind(host: str, port: int, resolvers: int) -> tuple[socket.socket, list[sock
                 listener = made.enter_context(_socket(host, socket.SOCK_STREAM))
                 listener.bind((host, port))
                 found = listener.getsockname()[1]
-                udp = [made.enter_context(_udp(host, found)) for _ in range(resolvers)]
+                # Several may be bound, but one alone listens. So of two servers that are started at the same time one
+                # ends here, and never gets datagrams that are the other's.
                 listener.listen(BACKLOG)
+                udp = [made.enter_context(_udp(host, found)) for _ in range(resolvers)]
             except OSError as error:
                 if port or attempt == _ATTEMPTS - 1:
                     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -479,7 +482,9 @@ def _udp(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_OCTETS)
     try:
+        ask_for_local_addresses(made, wanted=True)  # before anything can come
         made.bind((host, port))
+        ask_for_local_addresses(made, wanted=is_everywhere(made))
     except OSError:
         made.close()
         raise

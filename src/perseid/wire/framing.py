@@ -53,6 +53,11 @@ class FrameReader:
         """Whether the stream may end here: between messages."""
         return self._envelope is None and not self._buffer
 
+    @property
+    def kept(self) -> int:
+        """How many octets have come that are not given out."""
+        return len(self._buffer)
+
     def take_rest(self) -> bytes:
         """What came behind the last message: the beginning of a stream that is not made of messages."""
         rest = bytes(self._buffer)
