@@ -17,6 +17,8 @@ JOBS ?= auto
 FUZZ_SECONDS ?= 60
 # How often `make crash` kills.
 CRASH_ROUNDS ?= 200
+# How many names it moves, and moves back, while it kills whoever does that.
+CRASH_RECORDS ?= 100000
 # How long `make soak` uses a server.
 SOAK_SECONDS ?= 600
 # With how many records `make bench` fills ledgers; several numbers with commas between.
@@ -85,6 +87,7 @@ fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
 
 crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
+	$(BIN)/python -m tests.registry.unit_crash --records $(CRASH_RECORDS)
 
 soak: env  ## use a server from all sides while its processes are killed, then see that memory stays flat (SOAK_SECONDS)
 	$(BIN)/python -m tests.serve.load --soak --seconds $(SOAK_SECONDS)

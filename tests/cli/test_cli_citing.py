@@ -175,6 +175,26 @@ def test_a_code_for_a_name_that_is_reserved_can_be_printed(tmp_path: Path) -> No
     refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "there is no record", code=3)
 
 
+def test_a_code_for_a_name_that_a_template_makes(tmp_path: Path) -> None:
+    here = site(tmp_path, "--prefix", "12345")
+    (tmp_path / "template").write_text(
+        '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
+    )
+    here.ok("create 12345/a --url https://example.org/a")
+    refused(here(f"qr 12345/a@Page -o {tmp_path}/a.svg"), "there is no record of 12345/a@Page", code=3)
+    here.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'template'}")
+    done = here.ok(f"qr 12345/a@Page -o {tmp_path}/a.svg --json").json
+    assert [done["url"]] == here.lines("cite 12345/a@Page --style http")
+    assert done["handle"] == "12345/a@Page"
+    refused(here(f"qr 12345/b -o {tmp_path}/a.svg"), "there is no record of 12345/b", code=3)
+
+
+def test_a_code_has_what_a_cordra_name_has_behind_it(demo: Site, tmp_path: Path) -> None:
+    name = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
+    for asked in (f"hdl:{name}?page=2#top", f"{name}?page=2#top"):
+        assert demo.lines(f"qr -o {tmp_path}/a.svg", asked) == demo.lines("cite --style http", asked)
+
+
 def test_what_cannot_be_drawn(demo: Site, tmp_path: Path) -> None:
     refused(demo(f"qr 102.100.272/BCDFGHJKH -o {tmp_path}/a.svg"), "there is no record", code=3)
     assert demo(f"qr {RELEASE} -o {tmp_path}/a.gif").code == 2

@@ -1,6 +1,9 @@
 """Connections of SQLite's own driver: given back whatever happens, bounded, and of no use after their time."""
 
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -99,6 +102,45 @@ def test_one_writes_at_a_time(driver: SqliteDriver) -> None:
         assert len(found) == 1
     add(driver, 1)
     assert numbers(driver) == [1]
+
+
+def test_a_connection_that_cannot_be_prepared_is_closed(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    made = SqliteDriver(str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "nonsense"), 0.05)
+    with pytest.raises(sqlite3.OperationalError) as kept, made.reading():  # whose frames hold what was not closed
+        pass
+    assert "nonsense" in str(kept.value)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+FORKED = textwrap.dedent(
+    """
+    import os, sys
+    from perseid.ledger.errors import Unusable
+    from perseid.ledger.sqlite_driver import SqliteDriver
+
+    driver = SqliteDriver(sys.argv[1], (), 1.0)
+    with driver.reading():
+        pass
+    if not os.fork():
+        for open_one in (driver.reading, driver.writing):
+            try:
+                with open_one():
+                    os._exit(1)
+            except Unusable as error:
+                print(error, flush=True)
+        os._exit(0)
+    print(os.wait()[1])
+    """
+)
+
+
+def test_a_forked_child_does_not_work_with_the_locks_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "some.db")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert len(said) == 3
+    assert all("forked off" in one for one in said[:2])
+    assert said[2] == "0"
 
 
 def test_after_closing_the_next_one_opens_anew(driver: SqliteDriver, tmp_path: Path) -> None:

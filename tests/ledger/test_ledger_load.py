@@ -1,5 +1,6 @@
 """Loading many new names: all or none, whatever happens, and the same views as one by one."""
 
+import os
 import random
 import signal
 import subprocess
@@ -7,15 +8,17 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger import loading
+from perseid.ledger import answers, loading
+from perseid.ledger import ledger as ledgers
 from perseid.ledger.answer_format import HandleItem, item_octets, store_key
+from perseid.ledger.answer_generation import Generation, Transaction
 from perseid.ledger.answers import Answers, Applied
 from perseid.ledger.change import Change
 from perseid.ledger.entry import Draft, State
@@ -23,9 +26,10 @@ from perseid.ledger.errors import Moved, StorageFull
 from perseid.ledger.keys import record_key
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.loading import NameTaken
-from perseid.ledger.runs import Runs
+from perseid.ledger.runs import Runs, parts
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
+from perseid.ledger.watch import Watch
 from perseid.records import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
 
@@ -235,6 +239,172 @@ def test_a_load_that_is_killed_is_there_as_a_whole_or_not_at_all(
         until(lambda: ledger.ready)
         sound(ledger, entries)
     assert not [path for path in (tmp_path / "answers").iterdir() if path.name.startswith("tmp")]
+
+
+def write_ahead_log(store: Store) -> int:
+    """How many octets SQLite's write-ahead log has."""
+    return Path(f"{store.engine.url.database}-wal").stat().st_size
+
+
+def without_cache(store: Store) -> None:
+    """Have the one connection that writes keep nothing in memory, so that a small load is written like a large one."""
+    with store.writing_cursor() as cursor:
+        cursor.execute("PRAGMA cache_size = 10")
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_a_load_that_fails_leaves_no_write_ahead_log_of_its_size(opened: Ledger, store: Store) -> None:
+    written: list[int] = []
+
+    def failing() -> Iterator[Draft]:
+        yield from drafts(shuffled(4_000))
+        written.append(write_ahead_log(store))
+        raise OSError("the source has gone")
+
+    without_cache(store)
+    with pytest.raises(OSError, match="gone"):
+        opened.load(failing())
+    assert written[0] > 1_000_000
+    assert write_ahead_log(store) < 100_000
+    sound(opened, 0)
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_a_reader_that_keeps_the_write_ahead_log_long_is_waited_for(opened: Ledger, store: Store) -> None:
+    opened.append(change("before", url("1")))
+    with opened.reading() as reading:
+        assert reading.size == 1
+        opened.load(drafts(shuffled(4_000)))
+        assert write_ahead_log(store) > 1_000_000
+    until(lambda: write_ahead_log(store) < 100_000)
+    sound(opened, 4_001)
+
+
+FULL_DISK = textwrap.dedent(
+    """
+    import resource, signal, sys
+    from pathlib import Path
+    from perseid.ledger.answers import Answers
+    from perseid.ledger.errors import StorageFull
+    from perseid.ledger.ledger import Ledger
+    from tests.ledger.ledgers import change, log_of_today, open_store, until, url
+    from tests.ledger.test_ledger_load import drafts, shuffled, sound, without_cache, write_ahead_log
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    folder = Path(sys.argv[1])
+    with Ledger(log_of_today(open_store(str(folder / "ledger.db"))), Answers(folder / "answers")) as ledger:
+        until(lambda: ledger.ready)
+        ledger.append(*[change(f"first-{number}", url("1")) for number in range(100)])
+        store = ledger.log.store
+        if sys.argv[2] == "on the way":
+            without_cache(store)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+        refused = None
+        try:
+            ledger.load(drafts(shuffled(4_000)))
+        except StorageFull as error:
+            refused = error
+        assert "no room" in str(refused), refused
+        assert write_ahead_log(store) < 100_000, write_ahead_log(store)
+        ledger.append(change("meanwhile", url("1")))
+        sound(ledger, 101)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert ledger.load(drafts(shuffled(4_000))).first == 102
+        sound(ledger, 4_101)
+        print("done")
+    """
+)
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("moment", ["on the way", "at the end"])
+def test_a_load_for_which_there_is_no_room_gives_the_room_back(store: Store, tmp_path: Path, moment: str) -> None:
+    log_of_today(store).create(SIGNER)
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), moment]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "done\n", ended.stderr
+
+
+def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[bool] = []
+    done: list[str] = []
+    wait = Watch.wait
+
+    def counted(watch: Watch, stop: threading.Event) -> bool:
+        moved = wait(watch, stop)
+        rounds.append(moved)
+        return moved
+
+    def follow(_: object) -> bool:
+        done.append("follow")
+        return True
+
+    def source() -> Iterator[Draft]:
+        yield from drafts(["a"])
+        seen = len(rounds)
+        until(lambda: len(rounds) > seen + 1)  # whatever it had begun before the load is done
+        done.clear()
+        until(lambda: len(rounds) > seen + 5)
+        assert done == []
+        yield from drafts(["b"])
+
+    monkeypatch.setattr(ledgers, "PAUSE", 0.0)
+    monkeypatch.setattr(Watch, "wait", counted)
+    monkeypatch.setattr(opened, "_sign", lambda: done.append("sign"))
+    monkeypatch.setattr(opened.answers, "follow", follow)
+    until(lambda: {"sign", "follow"} <= set(done))
+    assert opened.load(source()).count == 2
+    done.clear()
+    until(lambda: {"sign", "follow"} <= set(done))
+
+
+def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "CHUNK_OCTETS", 10_000)
+    batches: list[int] = []
+    write_sorted = Generation.write_sorted
+
+    def watched(generation: Generation, txn: Transaction, batch: Sequence[tuple[bytes, bytes]]) -> None:
+        batches.append(len(batch))
+        write_sorted(generation, txn, batch)
+
+    monkeypatch.setattr(answers, "BATCH_OCTETS", 20_000)
+    monkeypatch.setattr(Generation, "write_sorted", watched)
+    told: list[int] = []
+    large = [change(f"large-{number:02}", url("x" * 4_000)).draft for number in range(7)]
+    opened.load([*large, *drafts(shuffled(100))], progress=told.append)
+    assert told[:2] == [3, 6], "the third one makes it large enough"
+    assert told[2:] == [107]
+    assert batches[0] == 5
+    assert sum(batches) == 107
+    sound(opened, 107)
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 5), st.integers(1, 100))
+def test_parts_are_neither_too_many_nor_too_large(sizes: list[int], most: int, octets: int) -> None:
+    found = list(parts(sizes, most, octets, lambda size: size))
+    assert [size for part in found for size in part] == sizes
+    for part in found:
+        assert 0 < len(part) <= most
+        assert sum(part[:-1]) < octets
+    for part in found[:-1]:
+        assert len(part) == most or sum(part) >= octets
+
+
+def test_of_large_rows_few_are_read_back_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(file: int, octets: int, at: int) -> bytes:
+        read.append(octets)
+        return pread(file, octets, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    rows = [(b"%05d" % number, bytes(10_000)) for number in range(300)]
+    with Runs(tuple[bytes, bytes], tmp_path, 1) as runs:
+        runs.add(rows, 1)
+        assert list(runs.sorted()) == rows
+    assert max(read) < 100_000
 
 
 @given(st.lists(st.tuples(st.binary(max_size=6), st.integers(0, 1 << 62))), st.integers(0, 4_000))

@@ -13,11 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
+from perseid.ledger import loading
+from perseid.ledger import store as stores
+from perseid.ledger.entry import Draft
 from perseid.ledger.errors import OutcomeUnknown, TooBusy
+from perseid.ledger.loading import Load
 from perseid.ledger.log import Log
-from perseid.ledger.store import BUSY_SECONDS, Store
+from perseid.ledger.store import BUSY_SECONDS, IDLE_SECONDS, Store
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, look, open_store, url, verified
 
 pytestmark = pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
@@ -146,6 +150,100 @@ def test_a_database_that_is_away_is_told_soon(store: Store, wire: Wire) -> None:
     with pytest.raises(TooBusy, match="nothing was written"):
         log.append([change("a")])
     log.store.close()
+
+
+@pytest.fixture
+def loader(store: Store, wire: Wire, tmp_path: Path) -> Iterator[Load]:
+    """A load over a wire, into a ledger with one entry."""
+    log = log_of_today(store)
+    log.create(SIGNER)
+    log.append([change("first")])
+    far = log_of_today(open_store(wire.where))
+    with Load(far, tmp_path) as load:
+        yield load
+    far.store.close()
+
+
+NAMES = [change("a", url("1")).draft, change("b").draft]
+
+
+def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have the database be away when it is asked what became of a load, so many times."""
+    ask, left = Load._has_token, [True] * times
+    monkeypatch.setattr("perseid.ledger.log._PAUSES", (0.0,) * 3)
+
+    def away(load: Load) -> bool:
+        if left:
+            left.pop()
+            raise OutcomeUnknown("the connection to the database was lost")
+        return ask(load)
+
+    monkeypatch.setattr(Load, "_has_token", away)
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_a_load_whose_end_is_lost_behind_the_commit_is_there(
+    store: Store, wire: Wire, loader: Load, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard(monkeypatch, times)
+    wire.breaks = "behind"
+    loaded = loader.append(NAMES, {})
+    assert (wire.broken, loaded.first, loaded.count) == (1, 2, 2)
+    assert verified(log_of_today(store)) == 3
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_a_load_that_is_lost_before_its_commit_is_called_unwritten(
+    store: Store, wire: Wire, loader: Load, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard(monkeypatch, times)
+    wire.breaks = "before"
+    with pytest.raises(TooBusy, match="nothing was loaded"):
+        loader.append(NAMES, {})
+    assert wire.broken == 1
+    assert verified(log_of_today(store)) == 1
+
+
+def test_a_load_of_which_nothing_can_be_learnt_is_not_called_unwritten(
+    wire: Wire, loader: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard(monkeypatch, 4)
+    wire.breaks = "behind"
+    with pytest.raises(OutcomeUnknown, match="look before you try again"):
+        loader.append(NAMES, {})
+
+
+def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader: Load) -> None:
+    def source() -> Iterator[Draft]:
+        yield NAMES[0]
+        with store.writing() as connection:
+            others = "datname = current_database() AND pid <> pg_backend_pid()"
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+        yield NAMES[1]
+
+    with pytest.raises(TooBusy, match="nothing was loaded"):
+        loader.append(source(), {})
+    assert verified(log_of_today(store)) == 1
+
+
+def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
+    store: Store, loader: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def source() -> Iterator[Draft]:
+        for number in range(loading.CHUNK):
+            yield change(f"n{number}").draft
+        written.append(appended(log_of_today(store).append([change("other")])[0]).seq)
+        yield NAMES[0]
+
+    limits = stores._LIMITS_OF_LONG_WORK
+    assert f"idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'" in limits
+    monkeypatch.setattr(stores, "_LIMITS_OF_LONG_WORK", limits.replace(f"'{IDLE_SECONDS}s'", "'200ms'"))
+    with pytest.raises(TooBusy, match="nothing was loaded"):
+        loader.append(source(), {})
+    assert written == [2]
+    assert verified(log_of_today(store)) == 2
 
 
 STOPPER = textwrap.dedent(

@@ -10,7 +10,7 @@ from perseid.ledger.entry import Action, State
 from perseid.ledger.errors import Damaged
 from perseid.ledger.log import Log
 from perseid.ledger.redaction import redaction
-from perseid.ledger.sql_views import Superseded, drop_unfinished, rebuild, unfinished
+from perseid.ledger.sql_views import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished
 from perseid.ledger.store import Store
 from tests.ledger.ledgers import appended, change, key, log_of_today, open_store, url, verified
 
@@ -40,6 +40,20 @@ def test_a_damaged_view_is_made_whole(log: Log, store: Store, view: str, harm: s
     assert verified(log) == size
     assert appended(log.append([change("new", url("https://example.org/new"))])[0]).seq == size + 1
     assert verified(log) == size + 1
+
+
+def test_a_view_that_an_upgrade_left_nowhere_is_rebuilt_before_anybody_writes(log: Log, store: Store) -> None:
+    size = fill(log)
+    with store.writing() as connection:
+        connection.execute(text("DELETE FROM targets"))
+        connection.execute(text("UPDATE views SET seq = -1 WHERE name = 'targets'"))
+    with pytest.raises(Damaged, match="rebuild"):
+        log.append([change("new")])
+    done: list[int] = []
+    rebuild_outdated(log, done.append)
+    assert done[-1] == verified(log) == size
+    rebuild_outdated(log, done.append)
+    assert done.count(size) == 1, "there was nothing left to do"
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -1,16 +1,24 @@
 """The ledger in SQLite: what is in its files, what is no longer there, tampering, and a full disk."""
 
+import errno
+import os
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from perseid.ledger.errors import Damaged, StorageFull
+from perseid.ledger import rows
+from perseid.ledger import store as stores
+from perseid.ledger.errors import Damaged, StorageFull, Unusable
 from perseid.ledger.log import Log
+from perseid.ledger.sqlite_driver import has_room
 from perseid.ledger.store import Store
-from tests.ledger.ledgers import appended, change, look, secret, url, verified
+from tests.ledger.ledgers import SIGNER, appended, change, log_of_today, look, secret, url, verified
 
 pytestmark = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+
+PAGE = 4_096
 
 
 def octets_on_disk(folder: Path) -> bytes:
@@ -73,6 +81,118 @@ def test_a_change_of_any_octet_of_an_entry_is_told_with_its_number(
     plain.execute(f"UPDATE entries SET {column} = ? WHERE seq = 2", (right,))
     assert verified(log) == 3
     plain.close()
+
+
+def test_a_file_damaged_at_any_place_is_told_as_such(log: Log, store: Store, tmp_path: Path) -> None:
+    log.append([change(f"n{number}", url(f"https://example.org/{number}")) for number in range(200)])
+    store.close()
+    right = (tmp_path / "ledger.db").read_bytes()
+    said: list[str] = []
+    for place in range(0, len(right), PAGE):
+        for damage in (bytes(PAGE), b"\xff" * PAGE, right[place : place + 8] + bytes(range(256)) * 16):
+            damaged = tmp_path / "damaged.db"
+            damaged.write_bytes(right[:place] + damage[:PAGE] + right[place + PAGE :])
+            other = Store.sqlite(damaged)
+            try:
+                assert verified(log_of_today(other)) == 200
+            except Damaged as error:
+                said.append(str(error))
+            other.close()
+    assert len(said) > len(right) // PAGE
+    assert any("malformed" in one and "entry 1" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ("entries SET body = 5 WHERE seq = 2", "entry 2"),
+        ("entries SET body = 'text' WHERE seq = 2", "entry 2"),
+        ("entries SET at = 'noon' WHERE seq = 2", "entry 2"),
+        ("entries SET leaf = 5.5 WHERE seq = 2", "entry 2"),
+        ("entries SET nth = 'x' WHERE seq = 2", "entry 2"),
+        ("head SET frontier = 'x'", "the head"),
+        ("ledger SET signer = x'ff'", "the name of the ledger"),
+        ("records SET key = 7 WHERE seq = 2", "the view of records|the record"),
+    ],
+)
+def test_a_field_of_another_kind_is_told_as_damage(log: Log, tmp_path: Path, wrong: str, what: str) -> None:
+    log.append([change("a", url("x")), change("b", url("y")), change("c")])
+    plain = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    plain.execute(f"UPDATE {wrong}")
+    plain.close()
+    with pytest.raises(Damaged, match=what):
+        verified(log)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "what?", "a#b", "x?mode=ro", "ü &=+", "%", "file:x"])
+def test_any_name_of_a_directory_means_that_directory(back_end: str, tmp_path: Path, name: str) -> None:
+    assert back_end == "sqlite"
+    folder = tmp_path / name
+    folder.mkdir()
+    store = Store.sqlite(folder / "ledger.db")
+    store.upgrade()
+    log = log_of_today(store)
+    log.create(SIGNER)
+    assert appended(log.append([change("a")])[0]).seq == 1
+    assert verified(log) == 1
+    store.close()
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.db*")] == [Path(name) / "ledger.db"]
+
+
+def test_a_file_that_cannot_be_opened_is_told_in_a_sentence(log: Log, store: Store, tmp_path: Path) -> None:
+    log.append([change("a")])
+    store.close()
+    (tmp_path / "ledger.db").unlink()
+    (tmp_path / "ledger.db").mkdir()
+    with pytest.raises(Unusable, match="cannot be opened"):
+        look(log).entry(1)
+    with pytest.raises(Unusable, match="cannot be opened"), store.reading():
+        pass
+    with pytest.raises(Unusable, match="cannot be opened"):
+        log.append([change("b")])
+
+
+def ask(store: Store, door: str, words: str) -> None:
+    """Have a question fail with what SQLite says."""
+    with getattr(store, door)():
+        raise sqlite3.OperationalError(words)
+
+
+@pytest.mark.parametrize("door", ["reading", "reading_cursor", "writing", "writing_cursor"])
+def test_an_error_of_the_disk_is_called_a_want_of_room_only_if_it_is_one(
+    store: Store, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unusable, match=r"disk under .* reports an error"):
+        ask(store, door, "disk I/O error")
+    with pytest.raises(StorageFull, match="no room"):
+        ask(store, door, "database or disk is full")
+    with pytest.raises(Damaged, match="verify"):
+        ask(store, door, "database disk image is malformed")
+    monkeypatch.setattr(stores, "has_room", lambda _: False)
+    with pytest.raises(StorageFull, match="no room"):
+        ask(store, door, "disk I/O error")
+
+
+@pytest.mark.parametrize(("error", "room"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EACCES, True)])
+def test_whether_there_is_room_is_tried(
+    store: Store, tmp_path: Path, error: int, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+
+    def fail(**_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    assert has_room(str(tmp_path / "ledger.db"))
+    assert list(tmp_path.glob("tmp*")) == []
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    assert has_room(str(tmp_path / "ledger.db")) == room
+
+
+def test_erased_data_is_not_kept_in_memory_either(log: Log) -> None:
+    log.append([change("a", secret(b"the-old-secret"))])
+    assert look(log).entry(1).record() == (secret(b"the-old-secret"),)
+    log.append([change("a")])
+    assert rows._kept.cache_info().currsize == 0
 
 
 def _flipped(octets: bytes, place: int) -> bytes:

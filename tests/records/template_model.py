@@ -116,7 +116,7 @@ class Model:
             end = text.index("}")
             return self.meaning(text[2:end]) + self.fill(text[end + 1 :])
         if text[0] == "$" and text[1:2] in set("0123456789"):
-            digits = len(text) - 1 - len(text[1:].lstrip("0123456789"))
+            digits = min(len(text) - 1 - len(text[1:].lstrip("0123456789")), 4)
             groups = self.groups.get("extension", [self.known["extension"]])
             fitting = [n for n in range(2, digits + 1) if int(text[1 : n + 1]) < len(groups)]
             used = max(fitting, default=1)
@@ -143,6 +143,7 @@ _pieces = st.one_of(
     _names.map(lambda name: f"${{{name}}}"),
     st.tuples(_names, st.integers(0, 3)).map(lambda pair: f"${{{pair[0]}[{pair[1]}]}}"),
     st.integers(0, 31).map(lambda number: f"${number}"),
+    st.sampled_from(["$00001", "$12345", "$000000"]),
 )
 _texts = st.lists(_pieces, max_size=4).map("".join)
 _values = st.fixed_dictionaries(

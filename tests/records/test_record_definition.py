@@ -102,6 +102,27 @@ def test_a_syntax_that_cannot_be_used_is_refused_when_written_and_matches_nothin
     assert definition.violation(b"a", Effort()) is not None
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        Definition.make("a", "b", pattern="x{1,900}"),
+        Definition.make("a", "b", schema={"$defs": {str(number): {} for number in range(20)}}),
+    ],
+)
+def test_making_a_definition_ready_is_paid_for_once_a_record_whether_or_not_it_was_ready(
+    definition: Definition,
+) -> None:
+    spent = []
+    for _ in range(2):
+        effort = Effort()
+        before = effort.preparing
+        for _ in range(3):
+            assert definition.violation(b'"x"', effort) is None or definition.pattern
+        spent.append(before - effort.preparing)
+    assert spent[0] == spent[1] > 20
+    assert str(definition.violation(b"x", Effort(preparing=spent[0] - 1))).startswith("the definitions of the types")
+
+
 def test_the_example_of_a_type_is_of_the_type() -> None:
     SCALE.check()
     SIZE.check()

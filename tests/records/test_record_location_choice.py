@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from perseid.names import Handle
 from perseid.records import Method, Permission, Value
-from perseid.records.location_choice import Chosen, Wishes, choose, read_address, read_wish
+from perseid.records.location_choice import (
+    MAX_NETWORKS,
+    MAX_NETWORKS_IN_ALL,
+    Chosen,
+    Wishes,
+    choose,
+    read_address,
+    read_wish,
+)
 from perseid.records.location_lists import (
+    MAX_HREF,
     MAX_INCLUDES,
     MAX_INCLUDES_DEEP,
     MAX_LOCATION_LISTS,
@@ -22,7 +31,9 @@ from perseid.records.location_lists import (
     LookUp,
     expand,
     find_locations,
+    read_number,
 )
+from perseid.records.namespace import Namespace
 from perseid.records.xml import MAX_XML_OCTETS
 
 NAME = Handle.parse("20.500.99999/vec-h-loc")
@@ -228,7 +239,97 @@ def test_namespaces_add_locations() -> None:
     assert hrefs(Value.text(1, "EMAIL", "a@example.org")) == [], "a record that leads nowhere is led nowhere"
 
 
+_LIST_ATTRIBUTES = {"no_legacy": "yes", "urlWeight": "7", "urlSubtypeWeight": "8", "http_sc": "307"}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(_LIST_ATTRIBUTES)), st.integers(0, 9)), min_size=3, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_of_an_attribute_the_first_list_counts_own_included_or_of_the_namespace(written: list[dict[str, int]]) -> None:
+    """The rules on plain dictionaries: own, then included, then of the namespace."""
+    own, included, of_namespace = (" ".join(f'{name}="{number}"' for name, number in each.items()) for each in written)
+    look_up = kept(
+        other=[loc(f"<l {included}/>")],
+        na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/near</locs></n>")],
+        near=[loc(f'<l {of_namespace}><location href="near"/></l>')],
+    )
+    found = places([loc(f'<l {own} include="1/other"/>'), url("u"), url("sub", 3, "URL.x")], look_up)
+    known = {name: number for each in reversed(written) for name, number in each.items()}
+    expected = [("u", known.get("urlWeight", 0)), ("sub", known.get("urlSubtypeWeight", 0))]
+    if known.get("no_legacy") == 1:
+        expected = []
+    assert [(place.href, place.weight) for place in found.places] == [*expected, ("near", 1)]
+    assert found.get("http_sc") == (str(known["http_sc"]) if "http_sc" in known else None)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"), [('no_legacy="yes"', [("n", 1)]), ('urlWeight="0"', [("u", 0), ("n", 1)])]
+)
+def test_a_namespace_decides_about_urls_where_the_record_has_no_list(
+    attribute: str, expected: list[tuple[str, float]]
+) -> None:
+    look_up = kept(
+        na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/near</locs></n>")],
+        near=[loc(f'<l {attribute} no_nslocs="yes" nshdl="1/x"><location href="n"/></l>')],
+    )
+    assert [(place.href, place.weight) for place in places([url("u")], look_up).places] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), (" -2.5 ", -2.5), ("+.5", 0.5), ("1e2", 100), ("1.", 1), ("1_0", 9), ("\u0661", 9), ("inf", 9),
+     ("nan", 9), ("0x1", 9), ("1e99", 9), ("", 9), (None, 9), ("1" * 5_000, 9)],
+)  # fmt: skip
+def test_numbers_are_read_as_they_are_elsewhere(text: str | None, number: float) -> None:
+    assert read_number(text, 9.0) == number
+
+
 # Hostile lists
+
+
+def test_a_namespace_is_taken_apart_once_and_counts_like_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    from_bytes = Namespace.from_bytes
+
+    def counted(octets: bytes) -> Namespace:
+        parsed.append(len(octets))
+        return from_bytes(octets)
+
+    monkeypatch.setattr(Namespace, "from_bytes", counted)
+    space = [Value.text(1, "HS_NAMESPACE", "<n>" + "".join(f"<locs>1/{n}</locs>" for n in range(50)) + "</n>")]
+    naming = "<l>" + "".join(f"<includeNamespace>1/space{n % 5}</includeNamespace>" for n in range(500)) + "</l>"
+    lists = [loc(naming, index) for index in range(1, 6)]
+    found = places(lists, lambda name: space if "space" in name else [loc(f"<l><location href='{name}'/></l>")])
+    assert len(parsed) == 5
+    assert [place.href for place in found.places] == [f"1/{n}" for n in range(50)], "and each list counts once"
+
+    parsed.clear()
+    padded = [Value.text(1, "HS_NAMESPACE", f"<n>{' ' * 60_000}</n>")]
+    found = places([loc("<l>" + "".join(f"<includeNamespace>1/{n}</includeNamespace>" for n in range(90)) + "</l>")],
+                   lambda _: padded)  # fmt: skip
+    assert found.cut
+    assert sum(parsed) <= MAX_LOCATION_OCTETS
+
+    parsed.clear()
+    broken = [Value.text(index, "HS_NAMESPACE", "<n") for index in range(1, 2_000)]
+    found = places([loc("<l includeNamespace='1/a'/>")], lambda _: broken)
+    assert found.cut
+    assert len(parsed) < MAX_LOCATION_LISTS
+
+
+def test_a_record_that_is_included_and_named_by_the_namespace_counts_once() -> None:
+    look_up = kept(
+        a=[loc('<l><location href="a"/></l>')],
+        na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/A</locs></n>")],
+    )
+    assert [place.href for place in places([loc('<l include="1/a"/>')], look_up).places] == ["a"]
+
+
+def test_an_address_that_a_template_makes_is_not_longer_than_one_that_is_written() -> None:
+    handle = Handle.parse("1/" + "x" * 2_000)
+    fitting = (MAX_HREF // len(expand("{hdl}", handle))) * "{hdl}"
+    text = f'<l><location href_template="{fitting}"/><location href_template="{"{hdl}" * 1_600}"/></l>'
+    found = places([loc(text)], handle=handle)
+    assert [len(place.href) for place in found.places] == [len(expand(fitting, handle))]
 
 
 def test_lists_that_include_each_other_end() -> None:
@@ -291,6 +392,25 @@ def test_a_list_of_very_many_networks_is_not_read_to_its_end() -> None:
     networks = ",".join(["10.0.0.0/8"] * 500 + ["192.0.2.1"])
     text = f'<l><location href="a" weight="0" addresses="{networks}"/><location href="b"/></l>'
     assert sent([loc(text)], address="192.0.2.1") == "b"
+
+
+def test_networks_of_all_locations_together_are_bounded() -> None:
+    many = ",".join(["10.0.0.0/8"] * MAX_NETWORKS)
+    filling = f'<location href="no" weight="0" addresses="{many}"/>'
+    last = '<location href="last" weight="0" addresses="192.0.2.1"/><location href="other"/>'
+    full = MAX_NETWORKS_IN_ALL // MAX_NETWORKS
+    assert sent([loc(f"<l>{filling * (full - 1)}{last}</l>")], address="192.0.2.1") == "last"
+    assert sent([loc(f"<l>{filling * full}{last}</l>")], address="192.0.2.1") == "other"
+    none = '<location href="no" weight="0"/>'
+    assert sent([loc(f"<l>{none * 900}{last}</l>")], address="192.0.2.1") == "last", "none is no network"
+
+
+def test_an_ipv4_address_is_known_in_the_clothes_of_the_other_kind() -> None:
+    text = '<l><location href="a" weight="0" addresses="192.0.2.0/24"/><location href="b"/></l>'
+    assert sent([loc(text)], address="::ffff:192.0.2.9") == "a"
+    assert sent([loc(text)], address="::ffff:198.51.100.9") == "b"
+    written = text.replace("192.0.2.0/24", "::ffff:192.0.2.0/120")
+    assert sent([loc(written)], address="::ffff:192.0.2.9") == "a"
 
 
 # Compared with a model

@@ -96,6 +96,11 @@ def test_the_work_of_all_matches_together_is_bounded() -> None:
     assert (Effort().steps, Effort().work) == (MAX_STEPS, MAX_PATTERN_WORK)
 
 
+def test_what_an_expression_costs_grows_with_its_length_and_its_size() -> None:
+    assert compiled("a" * 100).cost > compiled("a" * 50).cost > 50
+    assert compiled(r"\pL{15}").cost > 300
+
+
 @given(st.text(st.sampled_from("ab[]()^$\\&*+?{}|.1QE-<=!:é"), max_size=20), st.text(max_size=10))
 def test_any_text_is_an_expression_or_refused(pattern: str, text: str) -> None:
     try:

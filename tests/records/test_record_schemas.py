@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from referencing.exceptions import Unresolvable
 
 from perseid.records import InvalidData
 from perseid.records.patterns import MAX_STEPS, Effort, TooCostly
@@ -122,6 +123,11 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
         ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*look-around"),
         ({"$anchor": "/x"}, "no name"),
         ({"$anchor": "x", "items": {"$anchor": "x"}}, "twice"),
+        ({"$anchor": "a/b"}, "none of 2020-12: at /.anchor"),
+        # A percent sign in the name of an anchor is one: nothing is decoded there.
+        ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "leads to #%41, where no schema stands"),
+        ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "no schema stands"),
+        ({"type": [{"": number} for number in range(1_000)]}, "at /type: type has more than the 7 types"),
         ([], "a schema is an object"),
     ],
 )
@@ -144,6 +150,61 @@ def test_schemas_are_bounded_in_size_number_and_depth() -> None:
         schema_of(json.dumps(deep))
     with pytest.raises(InvalidData, match="not JSON"):
         schema_of("{")
+
+
+def test_a_schema_that_takes_too_much_to_be_made_ready_is_refused() -> None:
+    long = [{"pattern": f"{number:02}" + "x" * 998} for number in range(14)]
+    with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
+        schema_of(json.dumps({"allOf": long}))
+    large = [{"pattern": rf"{number:02}[\pL\pN]{{22}}"} for number in range(30)]
+    with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
+        schema_of(json.dumps({"allOf": large}))
+
+
+def test_what_a_schema_costs_grows_with_all_that_is_in_it() -> None:
+    def cost(schema: object) -> int:
+        return schema_of(json.dumps(schema)).cost
+
+    assert cost({}) == 8
+    assert cost({"allOf": [True] * 100}) > 800
+    assert cost({"pattern": "a" * 100}) > 100
+    assert cost({"pattern": r"\pL{15}"}) > 300
+    assert cost({"enum": list(range(2_000))}) > 500
+
+
+def test_an_expression_that_stands_twice_is_paid_for_once() -> None:
+    once, twice = ({"allOf": [{"pattern": "a" * 400}] * count} for count in (1, 2))
+    assert schema_of(json.dumps(twice)).cost < schema_of(json.dumps(once)).cost + 100
+
+
+@pytest.mark.parametrize("name", ["x", "a/b", "a~b", "a%41", "é", "a b"])
+def test_an_anchor_leads_to_its_part_wherever_that_stands(name: str) -> None:
+    schema = {"items": {"$ref": "#A"}, "$defs": {name: {"$anchor": "A", "type": "integer"}}}
+    assert violation(schema, [1]) is None
+    assert told(schema, [1, "a"])[:2] == ('"type": "integer"', "/1")
+    root = {"$anchor": "top", "type": ["array", "integer"], "items": {"$ref": "#top"}}
+    assert violation(root, [[1]]) is None
+    assert told(root, [["a"]])[1] == "/0/0"
+
+
+def test_the_library_never_looks_for_an_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go through every part of the schema at each use, which no step counts."""
+
+    def anchor(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("referencing._core.Registry.anchor", anchor)
+    monkeypatch.setattr("referencing._core.Registry.crawl", anchor)
+    assert violation({"items": {"$ref": "#A"}, "$defs": {"x": {"$anchor": "A", "type": "integer"}}}, [1, 2]) is None
+
+
+def test_a_reference_that_leads_nowhere_after_all_is_invalid_data() -> None:
+    class Lost:
+        def iter_errors(self, _: object) -> Iterator[object]:
+            raise Unresolvable("#nowhere")
+
+    with pytest.raises(InvalidData, match="leads nowhere"):
+        Schema(Lost(), {}).violation(b"1", Effort())
 
 
 def doubling(levels: int) -> object:
@@ -251,9 +312,11 @@ def test_items_are_unique_exactly_if_no_two_are_the_same_json(items: list[object
     assert (violation({"uniqueItems": True}, items) is not None) is repeated
 
 
-_words = st.sampled_from(["type", "$ref", "items", "allOf", "properties", "pattern", "enum", "minLength", "not", "x"])
+_words = st.sampled_from(
+    ["type", "$ref", "$anchor", "items", "allOf", "properties", "pattern", "enum", "minLength", "not", "x"]
+)
 _schemas = st.recursive(
-    st.booleans() | st.sampled_from(["string", "#", "#/items", "(a", 1, None]),
+    st.booleans() | st.sampled_from(["string", "#", "#/items", "A", "#A", "#%41", "(a", 1, None]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_words, inner, max_size=3),
     max_leaves=8,
 )

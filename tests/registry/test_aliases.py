@@ -6,16 +6,18 @@ from dataclasses import replace
 import pytest
 
 from perseid.names import Handle
-from perseid.records import Permission, Value
+from perseid.records import Permission, Value, ValueRef
 from perseid.registry.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
 from perseid.registry.life import Publish, Tombstone, Unpublish
-from perseid.registry.operations import Create, Modify
+from perseid.registry.minting import Reserve
+from perseid.registry.operations import Create, Delete, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import OPERATOR, add_namespace, handle, registry_in_memory
 
 NAME = handle("10.1/thing")
+OWNER = ValueRef(300, "10.9/owner")
 URL = Value.text(1, "URL", "https://example.org/thing")
 
 
@@ -125,6 +127,32 @@ def test_all_at_one_moment_as_far_as_it_is_still_shown(registry: Registry) -> No
     assert follow(registry, "10.1/a", at=before) == Followed(chain[:2], End.NOT_FOUND)
     registry.do(Unpublish(handle("10.1/b")), OPERATOR, "cli")
     assert follow(registry, "10.1/a", at=then) == Followed(chain[:2], End.NOT_FOUND), "its past is hidden with it"
+
+
+@pytest.mark.parametrize("hide", ["reserve", "unpublish", "delete"])
+def test_how_a_hidden_name_is_registered_is_not_told(registry: Registry, hide: str) -> None:
+    secret = handle("10.1/SeCret-Project")
+    if hide == "reserve":
+        seq = registry.do(Reserve((secret,), OWNER), OPERATOR, "cli").seq
+    else:
+        seq = registry.do(Create(secret, (URL,)), OPERATOR, "cli").seq
+        registry.do(Unpublish(secret) if hide == "unpublish" else Delete(secret), OPERATOR, "cli")
+    alias(registry, "10.1/x", "10.1/secret-project")
+    for start in ("10.1/x", "10.1/secret-project"):
+        found = follow(registry, start)
+        assert (found.end, str(found.last)) == (End.NOT_FOUND, "10.1/secret-project")
+    assert "10.1/secret-project" in refusal(registry, "10.1/x").reason
+    then = follow(registry, "10.1/secret-project", at=seq)
+    assert str(then.last) == (str(secret) if hide == "delete" else "10.1/secret-project"), "as far as the past is shown"
+
+
+def test_a_hidden_name_looks_like_one_that_never_was(registry: Registry) -> None:
+    """By the rules of its namespace, which may spell all names in capitals, and leave queries out."""
+    add_namespace(registry, "2000.1", "cordra")
+    registry.do(Reserve((handle(f"2000.1/{'AB' * 16}"),), OWNER), OPERATOR, "cli")
+    for digits in ("ab", "cd"):
+        found = follow(registry, f"2000.1/{digits * 16}?part=1")
+        assert (found.end, str(found.last)) == (End.NOT_FOUND, f"2000.1/{digits.upper() * 16}")
 
 
 def test_a_record_without_values_that_everybody_may_see_is_an_end(registry: Registry) -> None:

@@ -16,7 +16,7 @@ from perseid.records.value import ValueRef
 from perseid.registry import case_rule
 from perseid.registry.about import authority_of
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish, redact
+from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.minting import Reserve
 from perseid.registry.namespaces import Namespace, SetPolicy
 from perseid.registry.operations import Create, Delete, Modify, Remove
@@ -294,12 +294,57 @@ def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry
     with pytest.raises(Refused, match="is part of the record"):
         exact.do(Redact(name, 2, seq, "no"), OPERATOR, "cli")
     exact.do(Remove(name, (1,)), OPERATOR, "cli")
-    redact(exact, Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
+    exact.do(Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
     with exact.ledger.reading() as reading:
         held = [content for entry in reading.log(0) for content in entry.contents()]
     assert not [content for content in held if b"personal" in content]
     assert [content for content in held if b"kept" in content]
     assert verified(exact.ledger.log) == size(exact)
+
+
+def test_a_value_is_erased_under_all_keys_or_under_none(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes between: if something were left, the same command could not find it any more."""
+    name = handle("10.1/abc")
+    seq = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
+    change(exact, FOLDED)
+    exact.do(Modify(name, (url("new"),)), OPERATOR, "cli")
+    change(exact, EXACT)
+    change(exact, FOLDED)
+    append = exact.ledger.append
+    asked: list[object] = []
+
+    def broken_off(*requests: object) -> object:
+        asked.extend(requests)
+        if len(asked) > 1:
+            raise OSError("broken off")
+        return append(*requests)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exact.ledger, "append", broken_off)
+    before = size(exact)
+    done = exact.do(Redact(name, 1, seq, "by order of a court"), OPERATOR, "cli")
+    with exact.ledger.reading() as reading:
+        bodies = [entry.body() for entry in reading.log(0)]
+        added = list(reading.log(before))
+    assert not [body for body in bodies if b"personal" in body]
+    assert done.seq == before + 1
+    assert [(each.action, each.key) for each in added] == [(Action.REDACT, b"10.1/abc"), (Action.REDACT, b"10.1/ABC")]
+    assert [each.state for each in added] == [State.ABSENT, State.NORMAL]
+    assert verified(exact.ledger.log) == size(exact)
+    assert seen(exact, "Abc") == "new"
+    with pytest.raises(Refused, match="redacted already"):
+        exact.do(Redact(name, 1, seq, "again"), OPERATOR, "cli")
+
+
+def test_each_erasure_is_noted_with_the_entry_of_its_own_key(exact: Registry) -> None:
+    name = handle("10.1/abc")
+    first = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
+    change(exact, FOLDED)
+    copy = size(exact)
+    exact.do(Remove(name, (1,)), OPERATOR, "cli")
+    done = exact.do(Redact(name, 1, first, "by order of a court"), OPERATOR, "cli").seq
+    with exact.ledger.log.store.reading_cursor() as cursor:
+        cursor.execute("SELECT seq, by FROM redactions ORDER BY seq")
+        assert [tuple(row) for row in cursor.fetchall()] == [(first, done), (copy, done + 1)]
 
 
 def test_an_entry_from_before_the_change_is_proved(exact: Registry) -> None:
@@ -368,7 +413,7 @@ def test_who_decides_by_the_old_rule_decides_again(exact: Registry) -> None:
         assert facts.policy("10.1") == EXACT
         remembered = dict(facts.seen)
     change(exact, FOLDED)
-    exact._recent.note(remembered, frozenset())
+    exact._recent.note(remembered, (), size(exact), erased=False)
     with pytest.raises(Refused, match="exists already"):
         create(exact, "ABC")
 

@@ -278,4 +278,5 @@ def test_bibtex_and_csl_read_back_exactly(
 
 def test_what_would_act_on_a_terminal_is_taken_out() -> None:
     assert on_one_line(" a\t\nb\x1b[31m\u202ec\u2028 ") == "a b [31mc"
+    assert on_one_line("a\u200eb\u200fc\u061cd") == "abcd"
     assert on_one_line("a\u200cb") == "a\u200cb", "letters of some scripts are kept apart by it"

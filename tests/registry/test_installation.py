@@ -488,6 +488,8 @@ def test_what_an_upgrade_leaves_to_be_computed_is_computed_also_after_it_was_bro
     append(made, "a")
     store = Store.sqlite(made / "ledger.db")
     with store.writing() as connection:
+        for table in ("operations", "steps"):
+            connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("DELETE FROM targets")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     with pytest.MonkeyPatch.context() as patch:

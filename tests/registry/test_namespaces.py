@@ -1,11 +1,24 @@
 """Namespaces: what is made with one, and that no client's write to the prefix handle touches its policy."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.keys import policy_name
+from perseid.ledger.requests import Append
 from perseid.records import Value
-from perseid.registry.namespaces import homed_prefixes, namespaces
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.facts import POLICY_TYPE
+from perseid.registry.namespaces import SetPolicy, homed_prefixes, namespaces
+from perseid.registry.operations import Create, Delete, Home
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
+from perseid.registry.results import Refused
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, registry_in_memory
+
+URL = Value.text(1, "URL", "https://example.org/")
 
 
 def test_h8_a_prefix_is_described_by_a_handle_of_its_own() -> None:
@@ -23,6 +36,93 @@ def test_a_client_that_replaces_the_prefix_handle_does_not_touch_the_policy() ->
         )
         with registry.facts() as facts:
             assert facts.policy("10.1") == PROFILES["pilin"]
+
+
+# A policy that cannot be read is replaced
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with registry_in_memory() as made:
+        yield made
+
+
+def make_unreadable(registry: Registry, *, action: Action = Action.UPDATE) -> None:
+    value = Value(1, POLICY_TYPE, b"a_key_of_a_newer_version = 1\n")
+    draft = Draft(action, State.NORMAL, policy_name("10.1"), "test", "local:test", values=(value,))
+    registry.ledger.append(Append(draft))
+    with registry.facts() as facts, pytest.raises(Refused, match="cannot be read"):
+        facts.policy("10.1")
+
+
+def set_policy(registry: Registry, policy: Policy, *, change_case: bool = False) -> None:
+    registry.do(SetPolicy("10.1", policy, change_case=change_case), OPERATOR, "cli")
+
+
+def is_found(registry: Registry, name: str) -> bool:
+    try:
+        return bool(registry.resolve(Query(handle(name)), NOBODY).values)
+    except Refused:
+        return False
+
+
+@pytest.mark.parametrize(("before", "after"), [("exact", "free"), ("free", "exact")])
+def test_h5_replacing_an_unreadable_policy_does_not_change_the_case_rule(
+    registry: Registry, before: str, after: str
+) -> None:
+    add_namespace(registry, "10.1", before)
+    registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
+    make_unreadable(registry)
+    with pytest.raises(Refused) as caught:
+        set_policy(registry, PROFILES[after])
+    assert "--change-case" in caught.value.advice
+    set_policy(registry, replace(PROFILES[before], default_ttl=77))
+    assert is_found(registry, "10.1/aBc")
+    assert is_found(registry, "10.1/ABC") is (before == "free")
+
+
+@pytest.mark.parametrize(("before", "after"), [("exact", "free"), ("free", "exact")])
+def test_h5_where_it_is_meant_the_names_go_along(registry: Registry, before: str, after: str) -> None:
+    add_namespace(registry, "10.1", before)
+    registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
+    make_unreadable(registry)
+    set_policy(registry, PROFILES[after], change_case=True)
+    assert is_found(registry, "10.1/aBc")
+    assert is_found(registry, "10.1/ABC") is (after == "free")
+    with pytest.raises(Refused, match="exists already"):
+        registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
+
+
+def test_h5_the_names_tell_what_no_policy_does(registry: Registry) -> None:
+    """A newer version made the namespace, or changed its case rule, and all names with it."""
+    registry.do(Home("0.NA/10.1"), OPERATOR, "cli")
+    make_unreadable(registry, action=Action.CREATE)
+    draft = Draft(Action.CREATE, State.NORMAL, "10.1/aBc", "test", "local:test", values=(URL,), exact=True)
+    registry.ledger.append(Append(draft))
+    with pytest.raises(Refused, match="would not be found any more"):
+        set_policy(registry, PROFILES["free"])
+    set_policy(registry, PROFILES["exact"])
+    assert is_found(registry, "10.1/aBc")
+
+
+def test_h5_names_that_were_deleted_count_too(registry: Registry) -> None:
+    add_namespace(registry, "10.1", "exact")
+    registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
+    registry.do(Delete(handle("10.1/aBc")), OPERATOR, "cli")
+    make_unreadable(registry)
+    with pytest.raises(Refused, match="case"):
+        set_policy(registry, PROFILES["free"])
+    set_policy(registry, PROFILES["exact"])
+    with pytest.raises(Refused, match="was deleted"):
+        registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
+
+
+def test_without_names_an_unreadable_policy_is_replaced_by_any(registry: Registry) -> None:
+    add_namespace(registry, "10.1", "exact")
+    make_unreadable(registry)
+    set_policy(registry, PROFILES["cordra"])
+    with registry.facts() as facts:
+        assert facts.policy("10.1") == PROFILES["cordra"]
 
 
 def test_namespaces_and_homed_prefixes_are_listed_in_order() -> None:

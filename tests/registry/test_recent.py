@@ -1,28 +1,35 @@
 """Deciding by what was seen last: it saves reading, and what has changed since never counts."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import policy_name
+from perseid.ledger.entry import Action, Draft, Entry, State
+from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.reading import Reading
 from perseid.ledger.requests import Append
-from perseid.records import Value
+from perseid.names import CaseRule
+from perseid.records import Permission, Value, ValueList
 from perseid.registry import recent
+from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.facts import POLICY_TYPE
-from perseid.registry.operations import Add, Create, Modify
+from perseid.registry.life import Redact, Revive, Tombstone
+from perseid.registry.namespaces import SetPolicy
+from perseid.registry.operations import Add, Create, Modify, Remove
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
-from perseid.registry.results import Refused
+from perseid.registry.results import Changed, Refused
 from perseid.wire.codes import ResponseCode
-from tests.registry.registries import NOBODY, add_namespace, admin, handle, key_holder, registry_in_memory
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 URL = Value.text(1, "URL", "https://example.org/")
 EMAIL = Value.text(2, "EMAIL", "someone@example.org")
+SECRET = Value(300, "HS_SECKEY", b"open sesame", permissions=Permission(0x0C))
 ADMIN = key_holder(300, "0.NA/10.1")
 NO_URL = replace(PROFILES["free"], forbidden_types=("URL",))
 
@@ -60,6 +67,17 @@ def elsewhere(registry: Registry, name: str, *values: Value, state: State = Stat
 def set_policy(registry: Registry, policy: object) -> None:
     text = getattr(policy, "to_toml", str)()
     elsewhere(registry, policy_name("10.1"), Value(1, POLICY_TYPE, text.encode()))
+
+
+def remember(registry: Registry, seen: Mapping[bytes, Entry | None]) -> None:
+    """What a decision notes that has read this."""
+    with registry.ledger.reading() as reading:
+        registry._recent.note(seen, (), reading.size, erased=False)
+
+
+def remembered(registry: Registry, name: str) -> Entry | None:
+    found = registry._recent.get(record_key(name))
+    return None if found is None else found.entry
 
 
 def test_creating_one_more_name_reads_nothing(registry: Registry, readings: list[str]) -> None:
@@ -107,7 +125,7 @@ def test_that_nothing_is_to_be_done_is_not_taken_from_memory(registry: Registry)
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
     name = handle("10.1/a")
     with registry.facts() as facts:
-        registry._recent.note({facts.held(name).key: facts.held(name).entry}, frozenset())
+        remember(registry, {facts.held(name).key: facts.held(name).entry})
     changed = Value.text(1, "URL", "https://example.org/changed")
     elsewhere(registry, "10.1/a", changed, admin(100, "300:0.NA/10.1"))
     registry.do(Add(name, (URL,), overwrite=True), ADMIN, "native")
@@ -131,4 +149,157 @@ def test_only_so_much_is_remembered(registry: Registry, monkeypatch: pytest.Monk
     monkeypatch.setattr(recent, "MAX_VALUES", 0)
     registry._recent.forget(dict(registry._recent._entries))
     create(registry, "10.1/last")
-    assert not [entry for entry in registry._recent._entries.values() if entry.values]
+    assert not [known for known in registry._recent._entries.values() if known.entry.values]
+
+
+@pytest.mark.parametrize(("octets", "is_kept"), [(recent.MAX_OCTETS // 2, True), (recent.MAX_OCTETS, False)])
+def test_large_entries_are_not_remembered(registry: Registry, octets: int, is_kept: bool) -> None:
+    elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), Value(1, "DESC", b"x" * octets))
+    create(registry, "10.1/a")
+    assert (remembered(registry, "0.NA/10.1") is not None) is is_kept
+
+
+# What is erased is not kept in memory
+
+
+def holding(registry: Registry, data: bytes) -> bool:
+    return any(data in known.entry.body() for known in registry._recent._entries.values())
+
+
+def test_what_is_changed_is_forgotten_whoever_has_noted_it(registry: Registry) -> None:
+    create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"), SECRET)
+    key = record_key("10.1/a")
+    with registry.facts() as facts:
+        seen = {key: facts.entry(key)}
+        before = facts.reading.size
+    remember(registry, seen)
+    assert holding(registry, SECRET.data)
+    registry.do(Remove(handle("10.1/a"), (SECRET.index,)), ADMIN, "native")
+    assert not holding(registry, SECRET.data)
+    registry._recent.note(seen, (), before, erased=False)
+    assert not holding(registry, SECRET.data), "who read it before, and comes only now, brings it back"
+    create(registry, "10.1/b")
+    assert remembered(registry, "0.NA/10.1") is not None
+
+
+def test_everything_is_forgotten_when_something_is_erased(registry: Registry) -> None:
+    create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
+    with registry.facts() as facts:
+        held = facts.held(handle("10.1/a"))
+    elsewhere(registry, "10.1/a", EMAIL, admin(100, "300:0.NA/10.1"))
+    # Of what other processes change nothing is known here, so it may be remembered under whatever key.
+    remember(registry, {held.key: held.entry, b"10.1/OTHER": held.entry})
+    registry.do(Redact(handle("10.1/a"), 1, held.seq, "by order of a court"), OPERATOR, "cli")
+    assert not holding(registry, URL.data)
+
+
+def test_the_names_of_another_case_rule_are_forgotten(registry: Registry) -> None:
+    create(registry, "10.1/Aa", URL, SECRET)
+    create(registry, "10.1/b", URL)
+    exact = replace(PROFILES["free"], case=CaseRule.SENSITIVE)
+    registry.do(SetPolicy("10.1", exact, change_case=True), OPERATOR, "cli")
+    assert not holding(registry, SECRET.data)
+    assert remembered(registry, policy_name("10.1")) is None
+
+
+# One state, and what is remembered beside it
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """An operation during which another is carried out and remembered, when its state of the ledger is open."""
+
+    operation: Operation[Changed]
+    meanwhile: Callable[[], object]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        assert context.facts.reading.size  # as for rights that are not remembered
+        self.meanwhile()
+        return self.operation.decide(context)
+
+
+def change_once(registry: Registry, name: str, *values: Value, state: State = State.NORMAL) -> Callable[[], None]:
+    """Changes a record, and has another decision remember that; the second time it does nothing."""
+    done: list[str] = []
+
+    def change() -> None:
+        if not done:
+            done.append(name)
+            elsewhere(registry, name, *values, state=state)
+            with registry.facts() as facts:
+                remember(registry, {record_key(name): facts.entry(record_key(name))})
+
+    return change
+
+
+def test_erasing_does_not_take_back_what_was_changed_meanwhile(registry: Registry) -> None:
+    create(registry, "10.1/a", URL)
+    with registry.facts() as facts:
+        seq = facts.held(handle("10.1/a")).seq
+    registry.do(Modify(handle("10.1/a"), (Value.text(1, "URL", "new"),)), OPERATOR, "cli")
+    newest = Value.text(1, "URL", "newest")
+    order = Redact(handle("10.1/a"), 1, seq, "by order of a court")
+    registry.do(Interrupted(order, change_once(registry, "10.1/a", newest)), OPERATOR, "cli")
+    assert registry.resolve(Query(handle("10.1/a")), NOBODY).values[0].data == newest.data
+
+
+def test_undoing_a_tombstone_does_not_go_back_behind_what_was_changed_meanwhile(registry: Registry) -> None:
+    """It was undone, changed, and put there again."""
+    name = handle("10.1/a")
+    create(registry, "10.1/a", URL)
+    registry.do(Tombstone(name, "gone"), OPERATOR, "cli")
+    steps = [change_once(registry, "10.1/a", EMAIL), change_once(registry, "10.1/a", state=State.TOMBSTONE)]
+    registry.do(Interrupted(Revive(name), lambda: [step() for step in steps]), OPERATOR, "cli")
+    assert [value.type for value in registry.resolve(Query(name), NOBODY).values] == ["EMAIL"]
+
+
+def test_what_is_found_otherwise_does_not_hide_that_a_right_is_gone(registry: Registry) -> None:
+    """Another case rule rests on all names, and one of them may have been remembered for the rights it gives."""
+    create(registry, "10.1/group", Value(200, "HS_VLIST", ValueList((ADMIN.reference,)).to_bytes()))
+    elsewhere(registry, "0.NA/10.1", admin(100, "200:10.1/group"))
+    create(registry, "10.1/a")
+    assert remembered(registry, "10.1/group") is not None
+    elsewhere(registry, "10.1/group", Value(200, "HS_VLIST", ValueList(()).to_bytes()))
+    exact = replace(PROFILES["free"], case=CaseRule.SENSITIVE)
+    with pytest.raises(Refused) as caught:
+        registry.do(SetPolicy("10.1", exact, change_case=True), ADMIN, "native")
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+
+
+# Another history under the same numbers
+
+
+def test_what_is_remembered_of_another_history_does_not_count(registry: Registry, tmp_path: Path) -> None:
+    """An older state of the database is put back under a running process, and goes on without a right."""
+    bob = key_holder(301, "0.NA/10.1")
+    path = str(registry.ledger.log.store.engine.url.database)
+    with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(tmp_path / "older")) as older:
+        database.backup(older)
+        elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), admin(101, "301:0.NA/10.1"))
+        registry.do(Create(handle("10.1/a"), (URL,)), bob, "native")
+        known = remembered(registry, "0.NA/10.1")
+        put_back(older, database)
+    elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"))
+    with registry.facts() as facts:
+        assert known is not None
+        assert facts.latest(record_key("0.NA/10.1")) == known.seq, "the number is the same"
+    with pytest.raises(Refused) as caught:
+        registry.do(Create(handle("10.1/b"), (URL,)), bob, "native")
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+    create(registry, "10.1/b")
+    create(registry, "10.1/c")
+    found = registry._recent.get(record_key("0.NA/10.1"))
+    assert found is not None
+    assert found.entry.leaf_hash() == found.leaf != known.leaf_hash()
+
+
+def put_back(older: sqlite3.Connection, database: sqlite3.Connection) -> None:
+    """Give every table the rows it had."""
+    tables = [row[0] for row in older.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    with database:
+        for table in tables:
+            rows = older.execute(f"SELECT * FROM {table}").fetchall()
+            database.execute(f"DELETE FROM {table}")
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)

@@ -8,14 +8,15 @@ import pytest
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
-from perseid.names import Handle
+from perseid.names import CaseRule, Handle
 from perseid.records import Permission, Value
+from perseid.registry import veil
 from perseid.registry.aliases import End, follow_aliases
 from perseid.registry.authorisation import Settings
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Identity
 from perseid.registry.life import Publish, Tombstone, Unpublish
-from perseid.registry.namespaces import AddNamespace
+from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
@@ -317,6 +318,59 @@ def test_where_the_past_is_not_shown_templates_do_not_show_it() -> None:
         first = put(made, "10.1/a", URL)
         put(made, "10.1/a", Value.text(1, "URL", "https://example.org/b"))
         assert code("10.1/a@x", made, first) is ResponseCode.INSUFFICIENT_PERMISSIONS
+
+
+def test_at_any_time_letters_fold_in_expressions_as_they_did_in_names_then() -> None:
+    text = '<n><template delimiter="@"><if test="matches" expression="X"><value type="T" data="x"/></if></template></n>'
+    with registry_in_memory() as made:
+        add_namespace(made, "10.1", policy(), namespace(text))
+        folded = put(made, "10.1/a", URL)
+        assert data("10.1/a@x", made, folded) == ["x"]
+        made.do(SetPolicy("10.1", policy(case=CaseRule.SENSITIVE), change_case=True), OPERATOR, "cli")
+        exact = put(made, "10.1/b", URL)
+        assert data("10.1/a@x", made, folded) == ["x"], "what was cited once stays the same"
+        assert code("10.1/a@x", made) == code("10.1/a@x", made, exact) == NO_VALUES
+        made.do(SetPolicy("10.1", policy(), change_case=True), OPERATOR, "cli")
+        assert data("10.1/a@x", made) == data("10.1/a@x", made, folded) == ["x"]
+        assert code("10.1/a@x", made, exact) == NO_VALUES
+        assert code("0.NA/10.1@x", made, exact) == NOT_FOUND, "a prefix handle, in whose name letters never count"
+
+
+def refusal(name: str, registry: Registry, at: int) -> Refused:
+    with pytest.raises(Refused) as caught:
+        asked(name, registry, at)
+    return caught.value
+
+
+@pytest.mark.parametrize("long", ["10.1/a", "0.NA/10.1", "10.1/template"])
+def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, long: str
+) -> None:
+    put(registry, "10.1/template", Value.text(10, "XML", '<template><value type="T" data="stored"/></template>'))
+    changing = [namespace('<n><template delimiter="@" ref="10:10.1/template"/></n>')]
+    seq = put(registry, "0.NA/10.1", *changing)
+    assert data("10.1/a@x", registry, seq) == ["stored"]
+    for number in range(10):
+        put(registry, long, Value.text(1, "DESC", str(number)), namespace())
+    monkeypatch.setattr(veil, "MAX_SEARCHED", 20)
+    refused = refusal("10.1/a@x", registry, seq)
+    assert refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS
+    assert refused.reason == "the past of what 10.1/a@x is made from is not shown"
+
+
+def test_all_that_a_name_of_the_past_rests_on_is_searched_within_one_allowance(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry.facts() as facts:
+        first = facts.reading.size
+    for number in range(10):
+        put(registry, "10.1/a", Value.text(1, "URL", str(number)))
+        put(registry, "0.NA/10.1", namespace(), Value.text(1, "DESC", str(number)))
+    assert data("10.1/a@x", registry, first) == ["https://example.org/a?x"]
+    monkeypatch.setattr(veil, "MAX_SEARCHED", 40)  # enough for either, and not for both
+    assert refusal("10.1/a@x", registry, first).code is ResponseCode.INSUFFICIENT_PERMISSIONS
+    assert asked("10.1/a", registry, first).values
+    assert asked("0.NA/10.1", registry, first).values
 
 
 # Aliases

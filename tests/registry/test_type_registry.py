@@ -1,11 +1,13 @@
 """Types are handles that resolve to their definition, and a namespace can have data checked against them (A6)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from perseid.records import Definition, Permission, Value
+from perseid.records.patterns import Effort
+from perseid.records.schemas import Violation
 from perseid.registry.namespaces import SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Modify
 from perseid.registry.policy import PROFILES
@@ -102,7 +104,8 @@ def test_a_record_that_defines_nothing_is_no_type(registry: Registry) -> None:
     for type_ in ("10/MAP", "10/HIDDEN", "10/NONE", "WORD"):
         found = refused(registry, "20/a", Value.text(1, type_, "x"))
         assert found.reason.startswith(f"the type '{type_}' has no definition; the policy")
-        assert "perseid type add" in found.advice
+        assert ("perseid type add" in found.advice) is ("/" in type_)
+        assert ("is no handle" in found.advice) is ("/" not in type_)
     registry.do(Delete(handle("10/SCALE")), OPERATOR, "cli")
     refused(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
 
@@ -120,6 +123,24 @@ def test_values_that_stay_are_not_checked_anew(registry: Registry) -> None:
     with registry.facts() as facts:
         (found,) = type_refusals(facts, CHECKED, facts.held(handle("20/a")).values)
     assert found.key == "validate_types"
+
+
+def test_types_that_stay_need_no_definition(registry: Registry) -> None:
+    """Neither those from before the policy nor those whose record went: who corrects the rest is not at fault."""
+    registry.do(SetPolicy("20", replace(CHECKED, registered_types=False)), OPERATOR, "cli")
+    words = (Value.text(1, "WORD", "x"), Value.text(2, "10/NONE", "x"))
+    create(registry, "20/a", *words, Value.text(3, "10/SCALE", "1:1"))
+    registry.do(SetPolicy("20", CHECKED), OPERATOR, "cli")
+    registry.do(Delete(handle("10/SCALE")), OPERATOR, "cli")
+    url = Value.text(4, "URL", "https://example.org/")
+    registry.do(Add(handle("20/a"), (url,)), OPERATOR, "native")
+    registry.do(Modify(handle("20/a"), (Value.text(1, "word", "y"),)), OPERATOR, "native")
+    with pytest.raises(Refused, match="'10/OTHER' has no definition"):
+        registry.do(Add(handle("20/a"), (Value.text(5, "10/OTHER", "x"),)), OPERATOR, "native")
+    refused(registry, "20/b", Value.text(1, "10/SCALE", "1:1"))
+    with registry.facts() as facts:
+        found = list(type_refusals(facts, CHECKED, facts.held(handle("20/a")).values))
+    assert [each.key for each in found] == ["registered_types"] * 3, "a check of the whole lists them"
 
 
 def test_a_policy_that_asks_for_nothing_checks_nothing(registry: Registry) -> None:
@@ -161,6 +182,81 @@ def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
     create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SCALE", "1:2"))
     both = (Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SIZE", "{}"))
     assert "more than 1 different types" in refused(registry, "20/b", *both).reason
+    registry.do(Add(handle("20/a"), (Value.text(3, "10/SIZE", "{}"),)), OPERATOR, "native")
+
+
+def test_types_without_a_definition_for_programs_are_not_counted(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 1)
+    for name in ("10/WORDS", "10/OTHERS"):
+        create(registry, name, Value.text(1, "DESC", "a type in words"))
+    words = (Value.text(1, "10/WORDS", "x"), Value.text(2, "10/OTHERS", "x"), Value.text(3, "88.1/ELSEWHERE", "x"))
+    create(registry, "20/a", *words, Value.text(4, "10/SCALE", "1:1"))
+
+
+def applied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The data that definitions are applied to from now on."""
+    seen: list[bytes] = []
+    violation = Definition.violation
+
+    def counted(self: Definition, data: bytes, effort: Effort) -> Violation | None:
+        seen.append(data)
+        return violation(self, data, effort)
+
+    monkeypatch.setattr(Definition, "violation", counted)
+    return seen
+
+
+def test_no_definition_is_applied_beyond_the_limit(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 3)
+    for number in range(20):
+        same = Definition.make(f"T{number}", "Any text.", pattern=".*")
+        create(registry, f"10/T{number}", *definition_values(same))
+    values = [Value.text(number + 1, f"10/T{number}", str(number)) for number in range(20)]
+    seen = applied(monkeypatch)
+    with registry.facts() as facts:
+        (found,) = type_refusals(facts, CHECKED, values)
+    assert "more than 3 different types" in found.message
+    assert seen == [b"0", b"1", b"2"]
+
+
+def large_schema(number: int) -> Definition:
+    parts: dict[str, object] = {f"d{part}": {} for part in range(100)}
+    return Definition.make("a", "b", schema={"title": str(number), "$defs": parts})
+
+
+def large_pattern(number: int) -> Definition:
+    return Definition.make("a", "b", pattern=f".*|{number}" + "a" * 800)
+
+
+@pytest.mark.parametrize("large", [large_schema, large_pattern])
+def test_definitions_that_are_large_together_are_given_up(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, large: Callable[[int], Definition]
+) -> None:
+    for number in range(30):
+        create(registry, f"10/T{number}", *definition_values(large(number)))
+    values = [Value.text(number + 1, f"10/T{number}", "1") for number in range(30)]
+    seen = applied(monkeypatch)
+    with registry.facts() as facts:
+        (found,) = type_refusals(facts, CHECKED, values)
+    assert "too large to be used together" in found.message
+    assert 5 < len(seen) < 15
+
+
+def test_after_data_that_is_not_of_its_type_no_other_is_looked_at(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A definition that cannot be used is not kept ready, and would be tried anew for every value."""
+    with monkeypatch.context() as lenient:
+        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        create(registry, "10/OLD", *definition_values(Definition.make("a", "b", schema={"$ref": "#none"})))
+    seen = applied(monkeypatch)
+    with registry.facts() as facts:
+        values = [Value.text(number, "10/OLD", str(number)) for number in range(1, 50)]
+        (found,) = type_refusals(facts, CHECKED, values)
+    assert "where no schema stands" in found.message
+    assert seen == [b"1"]
 
 
 def test_a_definition_that_is_there_stays_and_matches_nothing_if_it_cannot_be_used(

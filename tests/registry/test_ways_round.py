@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Action, Append, Draft, State
+from perseid.ledger import Action, Append, Draft, State, TooBusy
+from perseid.ledger.requests import Outcome, Request
 from perseid.names import Handle
 from perseid.records import Value
 from perseid.records.admin import AdminPermission
@@ -13,6 +14,7 @@ from perseid.registry.authorisation import MAX_GROUP_LOOKUPS, Settings
 from perseid.registry.context import Context
 from perseid.registry.demands import list_handles
 from perseid.registry.facts import MAX_ANCESTORS, Rules
+from perseid.registry.life import Publish
 from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.policy import PROFILES
@@ -119,15 +121,54 @@ def test_a_deleted_name_is_not_revived_by_whoever_may_mint() -> None:
         registry.do(again, key_holder(1, "9/adm"), "native")
 
 
-def test_what_the_door_read_is_checked_at_commit_too() -> None:
+def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "300:10/me"))
         registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
         with registry.facts() as facts:
             key = facts.held(handle("10/me"))
         registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
-        with pytest.raises(Exception, match="others kept changing"):
+        asked: list[Request] = []
+        really = registry.ledger.append
+
+        def append(*requests: Request) -> list[Outcome]:
+            asked.extend(requests)
+            return really(*requests)
+
+        monkeypatch.setattr(registry.ledger, "append", append)
+        with pytest.raises(TooBusy, match="prove it again"):
             registry.do(Create(handle("10/x"), ()), key_holder(300, "10/me"), "native", rests_on={key.key: key.seq})
+        assert len(asked) <= 1, "trying again with the same proof does not help"
+        with registry.facts() as facts:
+            assert not facts.held(handle("10/x")).exists
+
+
+def test_whoever_lost_the_key_learns_nothing_even_where_nothing_is_written() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "300:10/me"))
+        registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
+        registry.do(Create(handle("10/a"), (URL, admin(100, "300:10/me"))), OPERATOR, "cli")
+        with registry.facts() as facts:
+            key = facts.held(handle("10/me"))
+        registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
+        for operation in (Publish(handle("10/a")), Publish(handle("10/none"))):
+            with pytest.raises(TooBusy, match="prove it again"):
+                registry.do(operation, key_holder(300, "10/me"), "native", rests_on={key.key: key.seq})
+
+
+def test_what_the_door_read_does_not_hide_that_a_right_is_gone() -> None:
+    """The decision rests on the entry that is remembered, the door has read a later one, and both are one record."""
+    with registry_in_memory() as registry:
+        add_namespace(registry, "10", "free", admin(100, "300:0.NA/10"), Value(300, "HS_SECKEY", b"secret"))
+        me = key_holder(300, "0.NA/10")
+        registry.do(Create(handle("10/a"), (URL,)), me, "native")
+        gone = (admin(100, "300:77/other"), Value(300, "HS_SECKEY", b"secret"))
+        registry.ledger.append(Append(Draft(Action.UPDATE, State.NORMAL, "0.NA/10", "test", "local:x", values=gone)))
+        with registry.facts() as facts:
+            key = facts.held(Handle("0.NA", "10"))
+        with pytest.raises(Refused) as caught:
+            registry.do(Create(handle("10/b"), (URL,)), me, "native", rests_on={key.key: key.seq})
+        assert caught.value.code is ResponseCode.INVALID_ADMIN
 
 
 def test_a_group_under_a_prefix_that_is_not_homed_any_more_gives_no_rights() -> None:

@@ -175,7 +175,9 @@ def test_test_runs_lint_and_all_tests_in_parallel(root: Path, clean_environ: "En
     assert {"-n", "--durations=20"} <= set(pytest_line.split())
 
 
-@pytest.mark.parametrize("target", ["env", "serve", "test", "coverage", "lint", "fuzz", "crash", "soak", "bench", "lock", "unicode", "clean"])
+@pytest.mark.parametrize(
+    "target", ["env", "serve", "test", "coverage", "lint", "fuzz", "crash", "soak", "bench", "lock", "unicode", "clean"]
+)
 def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ", target: str) -> None:
     assert re.search(rf"^{target} +\S", make(root, clean_environ, "help").stdout, re.MULTILINE)
 

@@ -31,8 +31,10 @@ from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.setup import make_root
 from perseid.wire.client import Answer
+from perseid.wire.codes import OpCode, OpFlag
 from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import packet_count
+from perseid.wire.requests import Name
 from perseid.wire.responses import Resolved
 from tests.serve.native_client import Address, NativeClient, Serving, Via
 from tests.serve.native_doors import ADMIN, BY_ADMINS, PREFIX, RECORDS, SERVER_ADMINS, SITE
@@ -164,3 +166,21 @@ def over_udp(address: Address, packets: list[bytes]) -> list[bytes]:
             except TimeoutError:
                 continue
     raise AssertionError(f"no answer over UDP in {ATTEMPTS} attempts")
+
+
+def answers_before_a_signed_one(address: Address, datagrams: list[bytes]) -> list[bytes]:
+    """Send datagrams and then a request, all from one port; what comes before the answer to that request.
+
+    It shows silence without waiting for it: datagrams of one port are taken in their order, and the answer has to be
+    signed, which control does last. So what is answered to the others comes before.
+    """
+    with NativeClient(address) as client, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        request = client.request(OpCode.GET_SITE_INFO, Name(), flags=OpFlag.CERTIFY)
+        sending.connect(address)
+        sending.settimeout(PATIENCE)
+        for datagram in (*datagrams, request.to_bytes()):
+            sending.send(datagram)
+        found = []
+        while Envelope.from_bytes(packet := sending.recv(65_536)).request_id != request.envelope.request_id:
+            found.append(packet)
+        return found

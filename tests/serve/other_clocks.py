@@ -25,7 +25,7 @@ import time
 _real = time.time_ns
 _read = struct.Struct("=qq").unpack_from
 
-with open(os.environ["CLOCK_OF_TESTS"], "rb") as _file:
+with open(os.environ["PYTHON_CLOCK_OF_TESTS"], "rb") as _file:
     _shown = mmap.mmap(_file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -61,8 +61,9 @@ class OtherClock:
     @property
     def environment(self) -> dict[str, str]:
         """What a process has to be started with."""
+        # Of the environment resolvers get what begins with PYTHON, and little else.
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {"PYTHONPATH": os.pathsep.join(paths), "CLOCK_OF_TESTS": str(self.file)}
+        return {"PYTHONPATH": os.pathsep.join(paths), "PYTHON_CLOCK_OF_TESTS": str(self.file)}
 
     def now(self) -> float:
         """What it shows."""

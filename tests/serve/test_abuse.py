@@ -6,13 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
 from perseid.records.value import Value
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
+from perseid.wire.challenge import answer_with_secret
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.envelope import Envelope
-from perseid.wire.requests import Resolve, Values
+from perseid.wire.requests import Resolve, Values, VerifyChallenge
+from perseid.wire.responses import Verified
 from tests.serve.faults.machine import eventually, memory, processes
 from tests.serve.faults.sources import (
     NOBODY_EXEMPT,
@@ -35,6 +38,7 @@ RATE = 1_000
 CHALLENGES = 1_000
 CHALLENGE_OCTETS = 1 << 20
 _MIB = 1 << 20
+ADMIN_HANDLE = ADMINISTRATOR.partition(":")[2]
 
 STRICT = NOBODY_EXEMPT | {
     "PERSEID_LIMITS_CONNECTIONS": str(IN_ALL),
@@ -161,6 +165,27 @@ def test_who_asks_much_and_reads_late_gets_all_of_it(server: Serving) -> None:
             assert len(read_frames(connection, 2)) == 1, "the connection was kept, and ends when that is not asked for"
 
 
+def test_of_too_many_unfinished_octets_the_longest_message_is_cut_and_the_others_come_through(tmp_path: Path) -> None:
+    limit = 1 << 20
+    settings = NOBODY_EXEMPT | {"PERSEID_LIMITS_TCP_UNFINISHED_OCTETS": str(limit), "PERSEID_LOG_ACCESS": "false"}
+    with serving(copy_to(tmp_path), "--resolvers", "1", **settings) as server:
+        body = Values(f"{PREFIX}/long-one".encode(), (Value(1, "DATA", bytes(250 << 10)),))
+        message = SourceClient(server.native, "").packed(OpCode.CREATE_HANDLE, body)
+        for cut in (1, 2):  # what is finished or cut is no longer counted, or a second time more of them would go
+            with ExitStack() as stack:
+                longest, *others = (stack.enter_context(connected("127.22.0.1", server.native)) for _ in range(5))
+                longest.sendall(message[: 240 << 10])
+                for other in others:
+                    other.sendall(message[: 200 << 10])  # with the last of them there are 16 KiB too much
+                assert until_cut(longest) == 0
+                assert is_served(server, "127.22.0.2")
+                for other in others:
+                    other.sendall(message[200 << 10 :])
+                    (answer,) = read_frames(other, 1)
+                    assert int.from_bytes(answer.payload[4:8], "big") == ResponseCode.AUTHENTICATION_NEEDED
+            assert metrics(server)['perseid_limits_triggered_total{limit="unfinished octets"}'] == cut
+
+
 def test_a_message_that_is_longer_than_any_is_refused_before_it_has_come(server: Serving) -> None:
     head = struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, 7, 0, (1 << 18) + 1)
     with connected("127.12.1.1", server.native) as connection:
@@ -262,6 +287,40 @@ def test_who_fails_too_often_waits_over_that_transport_alone(server: Serving) ->
     assert _try(server, other, Via.TCP, SECRET) is ResponseCode.SUCCESS
     assert is_served(server, guesser), "resolving needs no proof"
     assert is_served(server, guesser, Via.UDP)
+
+
+def _verified(
+    server: Serving, host: str, secret: str, name: str = ADMIN_HANDLE, via: Via = Via.TCP
+) -> Verified | ResponseCode:
+    """What the server says about an answer that was made with a secret; the code if it says nothing about it."""
+    nonce, digest = bytes(16), bytes(32)
+    cheap = answer_with_secret(secret.encode(), nonce, digest, Version(2, 1), Version(2, 1), b"")
+    with SourceClient(server.native, host, via) as client:
+        told = client.do(OpCode.VERIFY_CHALLENGE, VerifyChallenge(name.encode(), 300, nonce, digest, cheap))
+    return told.body if isinstance(told.body, Verified) else told.code
+
+
+def test_who_has_wrong_answers_verified_too_often_waits_like_who_gives_them(server: Serving) -> None:
+    guesser = "127.20.0.1"
+    for number in range(FAILURES):
+        assert _verified(server, guesser, "wrong", f"{PREFIX}/n{number}") == Verified(0)
+    assert _verified(server, guesser, SECRET) is ResponseCode.SERVER_TOO_BUSY
+    assert _try(server, guesser, Via.TCP, SECRET) is ResponseCode.SERVER_TOO_BUSY
+    assert _verified(server, "127.20.0.2", SECRET) == Verified(1)
+    assert is_served(server, guesser)
+
+
+def test_several_addresses_get_no_more_guesses_at_a_secret_and_lock_nobody_out_who_has_it(server: Serving) -> None:
+    other_server, administrator = "127.21.0.100", "127.21.0.101"
+    assert _verified(server, other_server, SECRET) == Verified(1)
+    for number in range(FAILURES):
+        assert _verified(server, f"127.21.0.{number}", "wrong") == Verified(0)
+    for number in range(10, 15):
+        assert _verified(server, f"127.21.0.{number}", SECRET) is ResponseCode.SERVER_TOO_BUSY
+    assert _verified(server, "127.21.0.15", "wrong", f"{PREFIX}/n9") == Verified(0), "another handle"
+    assert _verified(server, "127.21.0.16", SECRET, via=Via.UDP) == Verified(1), "another transport"
+    assert _verified(server, other_server, SECRET) == Verified(1), "it had right answers before"
+    assert _try(server, administrator, Via.TCP, SECRET) is ResponseCode.SUCCESS
 
 
 def _drawn(server: Serving, host: str, request: bytes, count: int) -> list[bytes | None]:

@@ -8,7 +8,20 @@ from hypothesis import strategies as st
 
 from perseid.registry.config import Config
 from perseid.serve import budgets as module
-from perseid.serve.budgets import BURST_SECONDS, NO_LIMIT, PRICES, Budget, Budgets, Connections, Rate, source_of
+from perseid.serve.budgets import (
+    BURST_SECONDS,
+    CUSTOMER_TIMES,
+    EXEMPT,
+    NO_LIMIT,
+    PRICES,
+    SITE_TIMES,
+    Budget,
+    Budgets,
+    Connections,
+    Rate,
+    Recent,
+    source_of,
+)
 from perseid.serve.native_steps import Kind
 
 START = 1_000.0
@@ -20,9 +33,17 @@ def configured(**settings: int) -> Config:
     return Config.parse("\n".join(["[limits]", *lines]), {})
 
 
-def test_sources_are_addresses_and_halves_of_ipv6_addresses() -> None:
+def test_sources_are_addresses_and_halves_of_ipv6_addresses_with_the_networks_around_them() -> None:
     assert source_of("192.0.2.1") == source_of("::ffff:192.0.2.1") != source_of("192.0.2.2")
-    assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1") != source_of("2001:db8:0:1::1")
+    assert len(source_of("192.0.2.1")) == 1
+    assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1")
+    host, customer, site = source_of("2001:db8:0:0::1")
+    assert source_of("2001:db8:0:ff::1")[1:] == (customer, site)
+    assert source_of("2001:db8:0:ff::1")[0] != host
+    assert source_of("2001:db8:0:100::1")[2] == site
+    assert source_of("2001:db8:0:100::1")[1] != customer
+    assert source_of("2001:db8:1::1")[2] != site
+    assert len({host, customer, site} | set(source_of("::1"))) == 6, "networks of different lengths are different"
 
 
 # One budget
@@ -38,8 +59,8 @@ def test_nobody_gets_more_than_their_budget_and_all_not_more_than_theirs(
     now, given_out = START, dict.fromkeys(range(4), 0.0)
     for pause, source, cost in takes:
         now += pause
-        expected = not budget.is_used_up(source, now, cost)
-        assert budget.take(source, now, cost) == expected
+        expected = not budget.is_used_up((source,), now, cost)
+        assert budget.take((source,), now, cost) == expected
         given_out[source] += cost * expected
     passed = now - START
     assert all(spent <= burst + rate * passed + 1e-6 for spent in given_out.values())
@@ -48,40 +69,85 @@ def test_nobody_gets_more_than_their_budget_and_all_not_more_than_theirs(
 
 def test_a_refusal_by_the_whole_budget_costs_the_source_nothing() -> None:
     budget = Budget(Rate(1, 3), Rate(1, 4))
-    assert budget.take(1, START, 3)
-    assert not budget.take(2, START, 2)
-    assert budget.take(2, START, 1)
-    assert budget.take(2, START + 2, 2)
+    assert budget.take((1,), START, 3)
+    assert not budget.take((2,), START, 2)
+    assert budget.take((2,), START, 1)
+    assert budget.take((2,), START + 2, 2)
 
 
 def test_what_something_cost_in_the_end_is_settled() -> None:
     budget = Budget(Rate(1, 10), NO_LIMIT)
-    assert budget.take(1, START, 1)
-    budget.settle(1, 9)
-    assert not budget.take(1, START, 1)
-    budget.settle(1, -5)
-    assert budget.take(1, START, 5)
-    budget.settle(77, 1)  # has been forgotten meanwhile
+    assert budget.take((1,), START, 1)
+    budget.settle((1,), 9)
+    assert not budget.take((1,), START, 1)
+    budget.settle((1,), -5)
+    assert budget.take((1,), START, 5)
+    budget.settle((77,), 1)  # has been forgotten meanwhile
     assert len(budget) == 1
 
 
 def test_somebody_without_a_budget_uses_the_whole_one() -> None:
     budget = Budget(Rate(1, 1), Rate(1, 5))
-    assert [budget.take(None, START) for _ in range(6)] == [True] * 5 + [False]
-    assert budget.is_used_up(None, START)
-    budget.settle(None, -2)
-    assert budget.take(None, START)
+    assert [budget.take(EXEMPT, START) for _ in range(6)] == [True] * 5 + [False]
+    assert budget.is_used_up(EXEMPT, START)
+    budget.settle(EXEMPT, -2)
+    assert budget.take(EXEMPT, START)
     assert len(budget) == 0
+
+
+def test_a_customer_of_ipv6_has_twice_and_a_site_four_times_what_one_of_their_sources_has() -> None:
+    budget = Budget(Rate(1, 10), NO_LIMIT)
+
+    def drawn(*hosts: str) -> int:
+        return sum(budget.take(source_of(host), START) for host in hosts for _ in range(20))
+
+    assert drawn("2001:db8::1") == 10
+    assert drawn(*[f"2001:db8:0:{number:x}::1" for number in range(1, 256)]) == 10 * (CUSTOMER_TIMES - 1)
+    assert drawn(*[f"2001:db8:0:{number:x}00::1" for number in range(1, 256)]) == 10 * (SITE_TIMES - CUSTOMER_TIMES)
+    assert drawn("2001:db8:1::1") == 10
+    assert drawn(*[f"192.0.2.{number}" for number in range(8)]) == 80
+
+
+def test_what_is_settled_is_settled_for_the_networks_around_as_well() -> None:
+    budget = Budget(Rate(1, 10), NO_LIMIT)
+    assert budget.take(source_of("2001:db8::1"), START, 1)
+    budget.settle(source_of("2001:db8::1"), 9.0 + 30.0)
+    assert not budget.take(source_of("2001:db8:0:100::1"), START, 1), "all of the site is used up"
+    budget.settle(source_of("2001:db8::1"), -30.0)
+    assert budget.take(source_of("2001:db8:0:100::1"), START, 1)
+
+
+def test_a_part_of_the_whole_is_for_known_sources_and_they_have_more_of_it() -> None:
+    budget = Budget(Rate(1, 8), Rate(8, 64), known_times=4, reserved=0.5)
+    strangers = sum(budget.take((number,), START) for number in range(50) for _ in range(11))
+    assert strangers == 32
+    assert budget.is_used_up((77,), START)
+    assert not budget.is_used_up((77,), START, known=True)
+    assert [budget.take((78,), START, 5, known=True) for _ in range(4)] == [True] * 4
+    budget.settle((78,), -4, known=True)
+    assert budget.is_used_up((77,), START), "that was none of the strangers'"
+    assert budget.take(EXEMPT, START, 16), "who is exempt may have all of it"
+    assert not budget.take((79,), START, known=True), "64 is the whole"
+    assert budget.take((77,), START + 1)
+
+
+def test_known_sources_have_an_end_too() -> None:
+    budget = Budget(Rate(1, 8), NO_LIMIT, known_times=4)
+    assert sum(budget.take((1,), START, known=True) for _ in range(50)) == 32
+    seen = Recent(2)
+    for thing in ("a", "b", "a", "c"):
+        seen.add(thing)
+    assert [thing in seen for thing in "abc"] == [True, False, True]
 
 
 def test_the_sources_that_are_remembered_have_an_end() -> None:
     budget = Budget(Rate(1, 1), NO_LIMIT, max_sources=3)
-    assert all(budget.take(source, START) for source in (1, 2, 3))
-    assert not budget.take(1, START)
-    assert budget.take(1, START + 1)  # seen just now, so 2 is the one to go
-    assert budget.take(4, START + 1)
+    assert all(budget.take((source,), START) for source in (1, 2, 3))
+    assert not budget.take((1,), START)
+    assert budget.take((1,), START + 1)  # seen just now, so 2 is the one to go
+    assert budget.take((4,), START + 1)
     assert len(budget) == 3
-    assert not budget.take(1, START + 1)
+    assert not budget.take((1,), START + 1)
 
 
 # All budgets
@@ -107,7 +173,7 @@ def test_a_flood_over_udp_leaves_everything_to_tcp(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_one_address_leaves_something_to_the_others(kind: Kind) -> None:
-    budgets = Budgets(configured(source_share=50))
+    budgets = Budgets(configured(source_share=50, reserved_share=0))
     first, second = (drain(budgets, kind, host, udp=False) for host in (HOST, OTHER))
     assert first > 0
     assert abs(first - second) <= 1
@@ -115,7 +181,7 @@ def test_one_address_leaves_something_to_the_others(kind: Kind) -> None:
 
 
 def test_shares_are_those_of_the_settings() -> None:
-    budgets = Budgets(configured(sign_share=10, source_share=100, udp_share=50))
+    budgets = Budgets(configured(sign_share=10, source_share=100, udp_share=50, reserved_share=0))
     expected = 0.1 * BURST_SECONDS / PRICES[Kind.SIGN]
     assert drain(budgets, Kind.SIGN, HOST, udp=False) == pytest.approx(expected, abs=1)
     assert drain(budgets, Kind.SIGN, HOST, udp=True) == pytest.approx(expected / 2, abs=1)
@@ -133,7 +199,7 @@ def test_work_that_was_dear_leaves_less() -> None:
 
 def test_exempt_addresses_have_the_whole_budget() -> None:
     budgets = Budgets(configured(source_share=10))
-    assert budgets.whose("127.0.0.1") is None
+    assert budgets.whose("127.0.0.1") == EXEMPT
     assert drain(budgets, Kind.AGREE, "127.0.0.1", udp=False) > 5 * drain(
         Budgets(configured(source_share=10)), Kind.AGREE, HOST, udp=False
     )
@@ -164,7 +230,103 @@ def test_exempt_addresses_are_never_locked_out() -> None:
     assert not budgets.is_locked_out(budgets.whose("127.0.0.1"), udp=False, now=START)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_three_addresses_leave_enough_to_a_fourth_and_any_number_to_those_who_are_known(kind: Kind) -> None:
+    budgets, untouched = Budgets(configured()), Budgets(configured())
+    for number in range(3):
+        drain(budgets, kind, f"203.0.113.{number}", udp=False)
+    assert drain(budgets, kind, HOST, udp=False) == drain(untouched, kind, HOST, udp=False) > 0
+    for number in range(3, 100):
+        drain(budgets, kind, f"203.0.113.{number}", udp=False)
+    assert not budgets.take(kind, budgets.whose(OTHER), udp=False, now=START)
+    budgets.proved(budgets.whose(OTHER), udp=False)
+    assert drain(budgets, kind, OTHER, udp=False) >= 2 * drain(untouched, kind, OTHER, udp=False)
+
+
+def test_who_has_proved_who_they_are_has_a_larger_share_on_that_transport_also_after_other_settings() -> None:
+    config = configured(source_share=10, proved_source_share=50, reserved_share=0)
+    budgets = Budgets(config)
+    source = budgets.whose(HOST)
+    once = drain(budgets, Kind.WRITE, HOST, udp=False)
+    budgets.proved(source, udp=False)
+    budgets.proved(EXEMPT, udp=False)
+    again = Budgets(config, budgets)
+    assert drain(again, Kind.WRITE, HOST, udp=False) == pytest.approx(5 * once, abs=5)
+    assert (again.is_known(source, udp=False), again.is_known(source, udp=True)) == (True, False)
+    assert not again.is_known(budgets.whose(OTHER), udp=False)
+    assert not again.is_known(EXEMPT, udp=False)
+
+
+# Guesses
+
+TARGET = b"0.NA/12345"
+
+
+def guess(budgets: Budgets, host: str, target: bytes = TARGET, *, right: bool = False, udp: bool = False) -> bool:
+    """Whether somebody gets an answer verified, which is right or wrong."""
+    source = budgets.whose(host)
+    for kind in (Kind.READ, Kind.VERIFY):
+        if not budgets.take(kind, source, udp=udp, now=START, secret_of=target):
+            return False
+    budgets.guessed(target, source, right=right, udp=udp, now=START)
+    return True
+
+
+def test_wrong_guesses_lock_an_address_out_of_guessing_and_proving_before_anything_is_read() -> None:
+    budgets = Budgets(configured(failed_proofs=3))
+    assert [guess(budgets, HOST, b"1/%d" % number) for number in range(5)] == [True] * 3 + [False] * 2
+    source = budgets.whose(HOST)
+    assert not budgets.take(Kind.READ, source, udp=False, now=START, secret_of=b"1/new")
+    assert not budgets.take(Kind.VERIFY, source, udp=False, now=START)
+    assert budgets.take(Kind.READ, source, udp=False, now=START), "who only reads need not wait"
+    assert guess(budgets, OTHER, b"1/new")
+
+
+def test_right_answers_never_lock_anybody_out() -> None:
+    budgets = Budgets(configured(failed_proofs=3))
+    assert all(guess(budgets, HOST, right=True) for _ in range(20))
+
+
+def test_many_addresses_do_not_give_many_guesses_at_one_handle() -> None:
+    budgets = Budgets(configured(failed_proofs=3))
+    spelled = (b"0.NA/12345", b"0.na/12345", b"0.Na/12345")
+    assert [guess(budgets, f"203.0.113.{number}", spelled[number % 3]) for number in range(9)] == [True] * 3 + [
+        False
+    ] * 6
+    assert guess(budgets, "203.0.113.200", b"0.NA/54321"), "another handle"
+    assert guess(budgets, "203.0.113.201", udp=True), "another transport"
+    assert not guess(budgets, "127.0.0.1"), "proxies have no limit by source, but this is none"
+    source = budgets.whose(OTHER)
+    assert budgets.take(Kind.VERIFY, source, udp=False, now=START), "real proofs are looked at"
+    assert budgets.take(Kind.READ, source, udp=False, now=START + 21, secret_of=TARGET), "after a while"
+
+
+def test_a_server_that_had_right_answers_for_a_handle_is_not_locked_out_by_strangers_who_guess() -> None:
+    budgets = Budgets(configured(failed_proofs=3))
+    assert guess(budgets, OTHER, right=True)
+    assert guess(budgets, "203.0.113.100", b"1/own", right=True)
+    for number in range(9):
+        guess(budgets, f"203.0.113.{number}")
+    assert guess(budgets, OTHER, right=True)
+    assert not guess(budgets, "203.0.113.100"), "a secret of one's own gives no right to guess at others"
+    assert [guess(budgets, OTHER) for _ in range(5)] == [True] * 3 + [False] * 2, "not more than any address may"
+
+
 # Connections
+
+
+def test_a_customer_and_a_site_of_ipv6_have_few_times_the_connections_of_one_source() -> None:
+    connections = Connections(configured(connections=100, connections_per_address=3))
+    hosts = [f"2001:db8:0:{number:x}::1" for number in range(256)]
+    assert sum(connections.admit(host) for host in hosts) == 3 * CUSTOMER_TIMES
+    others = [f"2001:db8:0:{number:x}00::1" for number in range(1, 256)]
+    assert sum(connections.admit(host) for host in others) == 3 * (SITE_TIMES - CUSTOMER_TIMES)
+    assert connections.admit("2001:db8:1::1")
+    connections.leave(hosts[0])
+    assert connections.admit(hosts[255])
+    for host in (*hosts[1:6], hosts[255], *others[:6], "2001:db8:1::1"):
+        connections.leave(host)
+    assert connections._count == {}
 
 
 def test_connections_have_an_end_by_address_and_in_all() -> None:

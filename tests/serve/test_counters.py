@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_each_kind_of_event_has_its_counter(board: Board) -> None:
     counters.handed_over()
     counters.handed_over()
     counters.dropped()
-    counters.sent(1_000)
+    counters.sent(400)
+    counters.forwarded(600)
     expected = Count(
         {ResponseCode.SUCCESS: 3, ResponseCode.HANDLE_NOT_FOUND: 1, ResponseCode.SERVER_NOT_RESP: 1}, 1, 2, 1, 1_240
     )
@@ -114,6 +116,24 @@ def test_a_reader_never_sees_a_counter_go_back(board: Board) -> None:
         seen = now
     thread.join()
     assert board.total().octets_out == 200_000 * 255
+
+
+def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(board: Board) -> None:
+    """Where an addition can be interrupted, one of two would be lost."""
+    counters = board.counters(0)
+
+    def changed(*calls: Callable[[], None]) -> set[int]:
+        before = bytes(board._whole[:PAGE])
+        for call in calls:
+            call()
+        return {at // 8 for at, old in enumerate(before) if board._whole[at] != old}
+
+    by_one = changed(
+        lambda: counters.answered(answer(1)), counters.dropped, counters.handed_over, partial(counters.sent, 1)
+    )
+    by_the_other = changed(lambda: counters.forwarded(5))
+    assert len(by_the_other) == 1
+    assert not by_one & by_the_other
 
 
 @pytest.mark.parametrize("octets", [b"", b"x", bytes(PAGE), bytes(PAGE + 8)])

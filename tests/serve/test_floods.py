@@ -26,8 +26,8 @@ from perseid.wire.framing import Frame
 from perseid.wire.message import Message
 from perseid.wire.requests import Name, RequestBody, Resolve, Values, VerifyChallenge
 from perseid.wire.responses import Resolved
-from tests.serve.faults.flood import Kind
-from tests.serve.faults.machine import cpu_seconds, memory, named, processes
+from tests.serve.faults.flood import Flood, Kind
+from tests.serve.faults.machine import cpu_seconds, eventually, memory, named, processes
 from tests.serve.faults.sources import (
     NOBODY_EXEMPT,
     SourceClient,
@@ -38,7 +38,7 @@ from tests.serve.faults.sources import (
     octets_of,
     read_frames,
 )
-from tests.serve.installations import NAMES, PREFIX, copy_to, values_of
+from tests.serve.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
 from tests.serve.native_client import NativeClient, Serving, Via, serving
 
 QUIET_SECONDS = 1.5
@@ -52,8 +52,11 @@ GROWTH = 48 << 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """The limits that a server has, and nobody exempt from them."""
-    settings = NOBODY_EXEMPT | {"PERSEID_LOG_ACCESS": "false"}
+    """The limits that a server has, and nobody exempt from them.
+
+    But whoever floods it fails as often as they like: locked out, they would cost nothing.
+    """
+    settings = NOBODY_EXEMPT | {"PERSEID_LOG_ACCESS": "false", "PERSEID_LIMITS_FAILED_PROOFS": "1000000"}
     with serving(copy_to(tmp_path_factory.mktemp("floods")), "--resolvers", "2", **settings) as running:
         pids = processes(running)
         yield running
@@ -140,6 +143,50 @@ def _used(server: Serving) -> dict[str, float]:
         if name.startswith("perseid_pool_cpu_seconds_total"):
             found[name.partition('"')[2].rstrip('"}')] = value
     return found
+
+
+def test_three_addresses_that_want_sessions_at_full_speed_leave_some_to_a_fourth(server: Serving) -> None:
+    by_address = [Counter[str]() for _ in range(3)]
+    ended = threading.Event()
+    floods = [
+        threading.Thread(target=_want_sessions, args=(server, f"127.32.{number}.1", counts, ended))
+        for number, counts in enumerate(by_address)
+        for _ in range(3)
+    ]
+    for flood in floods:
+        flood.start()
+    try:
+        eventually(lambda: all(counts["SERVER_TOO_BUSY"] for counts in by_address), "refusals for all three")
+        for _ in range(15):  # a fraction of what an address may do at once
+            with SourceClient(server.native, "127.32.100.1") as honest:
+                honest.begin_session()
+    finally:
+        ended.set()
+        for flood in floods:
+            flood.join()
+
+
+def _want_sessions(server: Serving, host: str, counts: Counter[str], ended: threading.Event) -> None:
+    flood = Flood(Kind.SESSIONS, server.native, counts)
+    with suppress(OSError), connected(host, server.native) as connection:
+        while not ended.is_set():
+            flood.ask(connection)
+
+
+def test_changes_of_strangers_take_nothing_from_those_who_may_write(server: Serving) -> None:
+    before = metrics(server)
+    values = (Value.text(1, "URL", "https://example.org/"),)
+    for number in range(20):
+        with SourceClient(server.native, f"127.33.{number}.1") as stranger:
+            answer = stranger.create(f"{PREFIX}/of-a-stranger", values)
+            assert answer.code is ResponseCode.AUTHENTICATION_NEEDED
+    after = metrics(server)
+    name = 'perseid_pool_done_total{kind="write"}'
+    assert after[name] == before[name]
+    with SourceClient(server.native, "127.33.100.1") as writer:
+        writer.act_as(ADMINISTRATOR, SECRET)
+        assert writer.create(f"{PREFIX}/of-a-writer", values).code is ResponseCode.SUCCESS
+    assert metrics(server)[name] == before[name] + 1
 
 
 # Octets that mean nothing

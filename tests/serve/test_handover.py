@@ -1,11 +1,18 @@
-"""Datagrams between a resolver and control arrive as they were."""
+"""Datagrams between a resolver and control arrive as they were, and answers are told from requests."""
 
 import socket
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve.handover import MAX_DATAGRAM, MAX_PARCEL, Address, Parcel, pack, unpack
+from perseid.serve.handover import MAX_PARCEL, Address, Parcel, is_answer, pack, unpack
+from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.envelope import Envelope
+from perseid.wire.fragments import MAX_PACKET, split
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from tests.wire.recorded import WIRE_FILES, Vector, exchanges
 
 PORTS = st.integers(0, 65_535)
 IPV4: st.SearchStrategy[Address] = st.tuples(st.ip_addresses(v=4).map(str), PORTS)
@@ -14,11 +21,15 @@ IPV6: st.SearchStrategy[Address] = st.tuples(
 )
 
 
-@given(st.floats(0, 2**40, allow_nan=False), st.one_of(IPV4, IPV6), st.binary(max_size=MAX_DATAGRAM + 1))
-def test_what_is_packed_is_unpacked(at: float, address: Address, datagram: bytes) -> None:
-    octets = pack(at, address, datagram)
+LOCAL = st.one_of(st.just(b""), st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
+OVER_UDP = [vector for vector in exchanges(*WIRE_FILES) if vector.transport == "udp"]
+
+
+@given(st.floats(0, 2**40, allow_nan=False), st.one_of(IPV4, IPV6), st.binary(max_size=MAX_PACKET + 1), LOCAL)
+def test_what_is_packed_is_unpacked(at: float, address: Address, datagram: bytes, local: bytes) -> None:
+    octets = pack(at, address, datagram, local)
     assert len(octets) <= MAX_PARCEL
-    assert unpack(octets) == Parcel(at, address, datagram)
+    assert unpack(octets) == Parcel(at, address, datagram, local)
 
 
 def test_the_address_is_one_that_the_socket_module_takes() -> None:
@@ -28,3 +39,47 @@ def test_the_address_is_one_that_the_socket_module_takes() -> None:
             receiver.settimeout(5)
             sender.sendto(b"x", unpack(pack(1.0, receiver.getsockname(), b"")).address)
             assert receiver.recv(10) == b"x"
+
+
+# Answers
+
+
+def message(code: ResponseCode, octets: int = 0) -> Message:
+    return Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, code), bytes(octets))
+
+
+@pytest.mark.parametrize("vector", OVER_UDP, ids=str)
+def test_recorded_requests_are_told_from_recorded_answers(vector: Vector) -> None:
+    with_a_code = str(vector) == "malformed:malformed.response-as-request.udp"
+    assert [is_answer(packet) for packet in vector.request] == [with_a_code] * len(vector.request)
+    for packet in vector.response:
+        envelope = Envelope.from_bytes(packet)
+        first_of_encrypted = envelope.encrypted and not envelope.sequence
+        further_of_request = envelope.truncated and envelope.sequence > 0
+        assert is_answer(packet) == (not first_of_encrypted and not further_of_request)
+
+
+@pytest.mark.parametrize("code", list(ResponseCode), ids=lambda code: code.name)
+def test_whatever_has_a_response_code_is_an_answer(code: ResponseCode) -> None:
+    assert is_answer(message(code).to_bytes()) == (code != ResponseCode.RESERVED)
+
+
+def test_a_packet_of_several_is_judged_by_what_can_be_seen_of_it() -> None:
+    request, answer = message(ResponseCode.RESERVED, 1_200), message(ResponseCode.SUCCESS, 1_200)
+    for one, as_request, expected in (
+        (request, True, [False, False, False]),
+        (answer, False, [True, True, True]),
+        (answer, True, [True, False, False]),  # as a request of several packets is answered: control sees the rest
+    ):
+        packets = split(one.envelope, one.payload(), request=as_request)
+        assert [is_answer(packet) for packet in packets] == expected
+
+
+@given(st.binary(max_size=19))
+def test_what_is_too_short_to_be_an_answer_is_none(datagram: bytes) -> None:
+    assert not is_answer(datagram)
+
+
+@given(st.binary(max_size=MAX_PACKET + 1))
+def test_anything_is_judged(datagram: bytes) -> None:
+    assert is_answer(datagram) in (True, False)

@@ -72,6 +72,23 @@ def test_networks_hold_their_addresses_and_no_others() -> None:
     assert "127.8.9.1" in Networks(LOOPBACK)
 
 
+@pytest.mark.parametrize(
+    ("network", "same"),
+    [
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("::ffff:a00:0/104", "10.0.0.0/8"),
+        ("::ffff:192.0.2.7", "192.0.2.7/32"),
+        ("::ffff:192.0.2.7/128", "192.0.2.7/32"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+    ],
+)
+def test_a_network_of_ipv4_may_be_written_as_ipv6_has_it(network: str, same: str) -> None:
+    mapped, plain = Networks((network,)), Networks((same,))
+    hosts = ("10.1.2.3", "::ffff:10.255.0.1", "11.0.0.1", "192.0.2.7", "192.0.2.8", "::1", "2001:db8::1", "a00::1")
+    assert [host in mapped for host in hosts] == [host in plain for host in hosts]
+    assert any(host in mapped for host in hosts)
+
+
 # Buckets
 
 DRAWS = st.lists(

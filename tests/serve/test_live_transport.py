@@ -47,7 +47,7 @@ import os
 import sys
 
 _events = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
-_file = os.open(os.environ["REACHED_OUT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+_file = os.open(os.environ["PYTHON_REACHED_OUT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _hook(event, arguments):
@@ -77,7 +77,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(directory: Path, watched: Path) -> Iterator[Serving]:
     paths = os.pathsep.join(filter(None, [str(watched), os.environ.get("PYTHONPATH")]))
-    environment = {"PYTHONPATH": paths, "REACHED_OUT": str(watched / "log")}
+    environment = {"PYTHONPATH": paths, "PYTHON_REACHED_OUT": str(watched / "log")}
     with serving(directory, "--resolvers", "3", **environment) as running:
         yield running
 

@@ -20,6 +20,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.serve.native import DoorSettings, NativeDoor
+from perseid.serve.native_steps import Guess, Kind, Work
 from perseid.wire.challenge import answer_with_secret
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
@@ -683,6 +684,56 @@ def test_another_server_may_ask_whether_an_answer_is_right(
     told = visitor.ask(visitor.request(OpCode.VERIFY_CHALLENGE, body, flags=default_flags(OpCode.VERIFY_CHALLENGE)))
     assert told.is_certified
     assert told.body == Verified(int(valid))
+
+
+@pytest.mark.parametrize(
+    ("handle", "secret", "kinds"),
+    [
+        (SEC.handle, SECRET, [Kind.READ, Kind.VERIFY]),
+        (SEC.handle, b"wrong", [Kind.READ, Kind.VERIFY]),
+        (STD.encode() + b"-absent", SECRET, [Kind.READ]),
+    ],
+    ids=str,
+)
+def test_whoever_has_the_work_done_is_told_whose_secret_may_be_guessed_at_and_what_came_of_it(
+    registry: Registry, handle: bytes, secret: bytes, kinds: list[Kind]
+) -> None:
+    done: list[tuple[Kind, bytes | None]] = []
+
+    def do(step: Work) -> object:
+        done.append((step.kind, step.secret_of))
+        return step.call()
+
+    nonce, digest = bytes(16), bytes(range(32))
+    answer = answer_with_secret(secret, nonce, digest, CURRENT, CURRENT, bytes(16))
+    visitor = Visitor(door := NativeDoor(registry, make_server(), SITE, do=do))
+    request = visitor.request(OpCode.VERIFY_CHALLENGE, VerifyChallenge(handle, 301, nonce, digest, answer))
+    (served,) = door.receive(visitor.client.pack(request, None), "somebody", visitor.now, transport=Transport.TCP)
+    right = handle == SEC.handle and secret == SECRET
+    assert served.guess == Guess(handle, right)
+    assert served.is_failed_proof is not right
+    assert done == [*[(kind, handle) for kind in kinds], (Kind.SIGN, None)]
+
+
+@pytest.mark.parametrize("anybody_may", [False, True])
+def test_a_change_for_nobody_in_particular_is_tried_out_at_the_price_of_reading(
+    registry: Registry, anybody_may: bool
+) -> None:
+    done: list[Kind] = []
+
+    def do(step: Work) -> object:
+        done.append(step.kind)
+        return step.call()
+
+    public = Permission.PUBLIC_READ | Permission.PUBLIC_WRITE | Permission.ADMIN_READ | Permission.ADMIN_WRITE
+    make(registry, NEW.decode(), replace(URL, permissions=public) if anybody_may else URL)
+    changed = replace(URL, data=b"https://example.org/changed", permissions=public if anybody_may else URL.permissions)
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
+    answer = visitor.ask(visitor.request(OpCode.MODIFY_VALUE, Values(NEW, (changed,))))
+    if anybody_may:
+        assert (answer.code, done) == (ResponseCode.SUCCESS, [Kind.READ, Kind.WRITE])
+    else:
+        assert (answer.code, done) == (ResponseCode.AUTHENTICATION_NEEDED, [Kind.READ])
 
 
 @pytest.mark.parametrize("name", [b"20.500.77777/x", b"20.500.77777/\xff"], ids=str)

@@ -108,7 +108,7 @@ def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.WRITE, error)))
-    answer = visitor.ask(create(visitor))
+    answer = visitor.ask_as(SEC, create(visitor))
     assert answer.code is code
     text = text_of(answer)
     assert words in text
@@ -188,7 +188,8 @@ def test_what_cannot_be_signed_goes_out_unsigned(
     message = Message.from_bytes(frame.envelope, frame.payload, int(visitor.now))
     assert message.header.response_code is ResponseCode.SUCCESS
     assert message.credential is None
-    assert type(error).__name__ in caplog.text
+    is_logged = type(error).__name__ in caplog.text
+    assert is_logged is not isinstance(error, Busy), "how often there is too much to sign is for the metrics"
     assert PLANTED not in caplog.text
 
 

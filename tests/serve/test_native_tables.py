@@ -7,7 +7,7 @@ from perseid.records.value import Value
 from perseid.registry.config import Config
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer
-from perseid.serve.native_tables import Challenges, Sizes
+from perseid.serve.native_tables import Challenges, Sizes, Unfinished
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
 from perseid.wire.digest import RequestDigest
@@ -93,3 +93,25 @@ def test_no_setting_allows_more_over_udp_than_the_protocol_s_bounds() -> None:
     for text in ("udp_challenges = 1001", "udp_challenge_octets = 16777217"):
         with pytest.raises(ValueError, match="whole number"):
             Config.parse(f"[limits]\n{text}\n", {})
+
+
+def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
+    table: Unfinished[str] = Unfinished(100)
+    assert table.note("a", 60) == []
+    assert table.note("b", 30) == []
+    assert table.note("c", 10) == []
+    assert table.note("b", 31) == ["a"]
+    assert table.total == 41
+    assert table.note("a", 0) == [], "it has gone already"
+    assert table.note("c", 0) == []
+    assert table.note("b", 101) == ["b"]
+    assert table.total == 0
+
+
+def test_a_lower_limit_counts_from_the_next_octet_on() -> None:
+    table: Unfinished[int] = Unfinished(1_000)
+    for number in range(10):
+        assert table.note(number, 10 + number) == []
+    table.limit = 50
+    assert table.note(0, 1) == [9, 8, 7, 6, 5, 4]
+    assert table.total == 1 + 11 + 12 + 13

@@ -1,6 +1,5 @@
 """The service manager is told what it wants to know, in its own words, and nobody minds if it is not there."""
 
-import os
 import secrets
 import socket
 from collections.abc import Iterator
@@ -37,10 +36,6 @@ def test_each_message_is_one_datagram_of_assignments(manager: socket.socket) -> 
     assert heard(manager) == {"STOPPING": "1", "STATUS": "finishing"}
     assert notify.watchdog()
     assert heard(manager) == {"WATCHDOG": "1"}
-    assert notify.status("building the answers")
-    assert heard(manager) == {"STATUS": "building the answers"}
-    assert notify.extend(1.5)
-    assert heard(manager) == {"EXTEND_TIMEOUT_USEC": "1500000"}
 
 
 def test_reloading_says_since_when(manager: socket.socket) -> None:
@@ -52,9 +47,9 @@ def test_reloading_says_since_when(manager: socket.socket) -> None:
 
 
 def test_a_status_cannot_say_anything_else(manager: socket.socket) -> None:
-    assert notify.status("fine\nSTOPPING=1\x1b[31m" + "x" * 500)
+    assert notify.ready("fine\nSTOPPING=1\x1b[31m" + "x" * 500)
     told = heard(manager)
-    assert list(told) == ["STATUS"]
+    assert list(told) == ["READY", "STATUS"]
     assert told["STATUS"].startswith("fine STOPPING=1 [31mxxx")
     assert len(told["STATUS"]) == notify.MAX_STATUS
 
@@ -69,21 +64,7 @@ def test_without_somebody_who_listens_nothing_happens(name: str | None) -> None:
 
 def test_a_manager_that_does_not_read_makes_nobody_wait(manager: socket.socket) -> None:
     sent = 0
-    while notify.status("again") and sent < 100_000:
+    while notify.ready("again") and sent < 100_000:
         sent += 1
     assert sent < 100_000
-    assert heard(manager) == {"STATUS": "again"}
-
-
-def test_the_watchdog_is_for_the_process_that_it_names() -> None:
-    me = str(os.getpid())
-    assert notify.watchdog_seconds({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": me}) == 30.0
-    assert notify.watchdog_seconds({"WATCHDOG_USEC": "30000000"}) == 30.0
-    for environ in (
-        {},
-        {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"},
-        {"WATCHDOG_USEC": "0"},
-        {"WATCHDOG_USEC": "soon"},
-        {"WATCHDOG_USEC": "9" * 5000},
-    ):
-        assert notify.watchdog_seconds(environ) is None
+    assert heard(manager) == {"READY": "1", "STATUS": "again"}

@@ -14,7 +14,7 @@ import pytest
 from perseid.records.server import Transport
 from perseid.registry.config import Config
 from perseid.serve.native_failures import Busy
-from perseid.serve.native_steps import Kind, Work
+from perseid.serve.native_steps import Guess, Kind, Work
 from perseid.serve.pools import NICE, THREADS, Figures, Pools
 
 TCP, UDP = Transport.TCP, Transport.UDP
@@ -113,19 +113,20 @@ def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatc
 
 def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
     async def test() -> None:
-        async with opened(arithmetic_queue=8, source_share=100) as pools:
+        async with opened(arithmetic_queue=8, source_share=100, reserved_share=25) as pools:
             gate = Gate(Kind.SIGN)
-            first = [await begin(pools, gate.work, HOST, TCP) for _ in range(6)]
-            assert [refused(task) for task in first] == [False] * 4 + [True] * 2  # half of the queue
-            second = [await begin(pools, gate.work, OTHER, TCP) for _ in range(6)]
-            assert [refused(task) for task in second] == [False] * 4 + [True] * 2
-            third = [await begin(pools, gate.work, "203.0.113.1", TCP) for _ in range(2)]
-            assert [refused(task) for task in third] == [False, True]  # one works and eight wait
+            first = [await begin(pools, gate.work, HOST, TCP) for _ in range(4)]
+            assert [refused(task) for task in first] == [False] * 2 + [True] * 2  # a quarter of the queue
+            others = [await begin(pools, gate.work, f"203.0.113.{number}", TCP) for number in range(8)]
+            assert [refused(task) for task in others] == [False] * 5 + [True] * 3  # one works, six wait, two may yet
+            pools.proved(OTHER, TCP)
+            known = [await begin(pools, gate.work, OTHER, TCP) for _ in range(4)]
+            assert [refused(task) for task in known] == [False] * 2 + [True] * 2
             await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
             figures = pools.figures()[Kind.SIGN]
-            assert figures == Figures(busy=1, waiting=8, full=5)
+            assert figures == Figures(busy=1, waiting=8, full=7)
             gate.open()
-            done = [task for task in (*first, *second, *third) if not refused(task)]
+            done = [task for task in (*first, *others, *known) if not refused(task)]
             assert await asyncio.gather(*done) == ["done"] * 9
             assert await pools.do(gate.work, HOST, TCP) == "done"
 
@@ -182,12 +183,44 @@ def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
         async with opened(failed_proofs=2) as pools:
             for _ in range(2):
                 pools.failed_proof(HOST, UDP)
-            assert pools.is_locked_out(HOST, UDP)
-            assert not pools.is_locked_out(HOST, TCP)
             with pytest.raises(Busy):
                 await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, UDP)
             assert await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, TCP) == 1
             assert await pools.do(Work(Kind.READ, lambda: 1), HOST, UDP) == 1
+
+    run(test)
+
+
+def test_a_known_source_may_fill_half_of_a_queue_and_a_site_of_ipv6_not_all_of_it() -> None:
+    async def test() -> None:
+        async with opened(arithmetic_queue=16, source_share=100, reserved_share=0) as pools:
+            gate = Gate(Kind.SIGN)
+            pools.proved(HOST, TCP)
+            known = [await begin(pools, gate.work, HOST, TCP) for _ in range(10)]
+            assert [refused(task) for task in known] == [False] * 8 + [True] * 2
+            customer = [await begin(pools, gate.work, f"2001:db8:0:{number}::1", TCP) for number in range(10)]
+            assert [refused(task) for task in customer] == [False] * 8 + [True] * 2
+            gate.open()
+            await asyncio.gather(*known, *customer, return_exceptions=True)
+
+    run(test)
+
+
+def test_guesses_that_were_wrong_are_not_verified_any_more_and_proofs_of_others_are() -> None:
+    async def test() -> None:
+        async with opened(failed_proofs=2) as pools:
+            work = Work(Kind.READ, lambda: 1, secret_of=b"1/A")
+            for host in (HOST, "203.0.113.1"):
+                assert await pools.do(work, host, TCP) == 1
+                pools.guessed(Guess(b"1/A", right=False), host, TCP)
+            with pytest.raises(Busy):
+                await pools.do(work, OTHER, TCP)
+            assert await pools.do(work, OTHER, UDP) == 1
+            assert await pools.do(Work(Kind.VERIFY, lambda: 1), OTHER, TCP) == 1
+            pools.guessed(Guess(b"1/B", right=False), HOST, TCP)
+            with pytest.raises(Busy):
+                await pools.do(Work(Kind.AGREE, lambda: 1), HOST, TCP)
+            assert pools.figures()[Kind.READ].over_budget == 1
 
     run(test)
 

@@ -55,6 +55,11 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "prove": ("history", "Prove what a name is, in a file that anybody can check."),
         "verify": ("verifying", "Check a proof, or the whole ledger."),
     },
+    "Many at once": {
+        "rewrite": ("units", "Move what many names lead to: hosts and paths."),
+        "undo": ("units", "Undo a change of many names."),
+        "operations": ("units", "Show changes of many names, and go on with them."),
+    },
 }
 """The commands by the headings of the help: the module that has each, and what it is for in one line."""
 

@@ -8,7 +8,6 @@ import typer
 
 from perseid.registry.demands import shown
 from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.life import redact as erase
 from perseid.registry.past import history
 from perseid.registry.results import Refused
 from perseid.registry.transfer import Transfer, TransferAll
@@ -142,7 +141,7 @@ def transfer(  # noqa: PLR0913 - options
             show_changed(place.do(Transfer(named(what), owner), note), json)
             return
         if not yes:
-            _confirm(f"Everything under {shown(beginning)} gets {owner} as its one administrator. Go on?")
+            confirm(f"Everything under {shown(beginning)} gets {owner} as its one administrator. Go on?")
         order = TransferAll(beginning, owner, derived)
         with progress("transferring", unit="names") as tell:
             looked_at = transferred = 0
@@ -189,8 +188,8 @@ def redact(  # noqa: PLR0913 - options
         if not yes:
             _check(place, order)
             what = _value_of(place, order)
-            _confirm(f"{what} is erased from all entries that hold it. This cannot be undone. Erase it?")
-        changed = erase(place.registry, order, place.who, DOOR)
+            confirm(f"{what} is erased from all entries that hold it. This cannot be undone. Erase it?")
+        changed = place.do(order)
         gone = _wait(place, wait)
         if json:
             print_json({"handle": str(changed.handle), "seq": changed.seq, "erasedEverywhere": gone})
@@ -239,7 +238,7 @@ def _beginning(text: str) -> str | None:
     return None if "/" in bare or ":" in bare else bare
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
     """Ask, on standard error, and stop unless the answer is yes."""
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline() if sys.stdin else ""

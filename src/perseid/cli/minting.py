@@ -3,7 +3,8 @@
 import csv
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -17,6 +18,7 @@ from perseid.names.human import BYTE_ORDER_MARK
 from perseid.records.errors import InvalidData
 from perseid.records.octets import to_base64
 from perseid.records.value import DEFAULT_TTL, Value
+from perseid.registry import units
 from perseid.registry.minting import Maker, Mint
 from perseid.registry.minting import mint as minted
 from perseid.registry.namespaces import checked_prefix
@@ -169,8 +171,8 @@ def reserve(
 def _make(place: Place, order: Mint, note: str, json: bool) -> None:
     done = 0
     try:
-        with progress("minting", order.count, "names", prints=True) as tell:
-            for made in minted(place.registry, order, place.who, DOOR, note):
+        with _unit(place, order, note) as unit, progress("minting", order.count, "names", prints=True) as tell:
+            for made in minted(place.registry, order, place.who, DOOR, note, step_of=unit):
                 _show(made, order, done, json)
                 done += len(made.handles) // order.names_each
                 tell(done)
@@ -181,6 +183,20 @@ def _make(place: Place, order: Mint, note: str, json: bool) -> None:
         raise Refused(refused.code, refused.reason, advice, refused.rule) from refused
     except LedgerError as problem:
         raise LedgerError("; ".join(filter(None, (str(problem), _stays(done, order))))) from problem
+
+
+@contextmanager
+def _unit(place: Place, order: Mint, note: str) -> Iterator[str]:
+    """Many names are one operation, which can be undone; one is made quicker without."""
+    if order.count == 1:
+        yield ""
+        return
+    asked: dict[str, object] = {"prefix": order.where, "count": order.count, "reserve": order.reserve}
+    unit = units.begin(place.registry, "mint", asked, place.who, DOOR, note, total=order.count * order.names_each)
+    try:
+        yield unit.id
+    finally:
+        units.finish(place.registry, unit)
 
 
 def _stays(done: int, order: Mint) -> str:

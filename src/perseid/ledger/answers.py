@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from enum import Enum
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
@@ -38,10 +37,14 @@ from .answer_generation import BATCH, BROKEN, CHUNK, Generation, Position, Progr
 from .answer_state import WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
 from .change import Change, Source
 from .errors import Damaged, LedgerError
+from .runs import parts, row_octets
 
 MAP_SIZE: Final = 1 << 38
 """How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it
 is used; two generations exist during a rebuild, and a process has 128 TiB."""
+
+BATCH_OCTETS: Final = 32 << 20
+"""The most octets of a load in one transaction, about: its pages are held in memory until it is committed."""
 
 ROUNDS: Final = 8
 """How often a rebuild runs after what was appended meanwhile before it makes those who append wait."""
@@ -300,10 +303,10 @@ class Answers(AnswersReader):
         """
         if not self._checked:
             return Applied.BEHIND
-        found = iter(items)
+        found = parts(items, BATCH, BATCH_OCTETS, row_octets)
         with self._turn:
             while True:
-                batch = list(islice(found, BATCH))
+                batch = next(found, [])
                 applied = self._write(last, partial(self._apply_batch, after, last, leaf, batch))
                 if applied is not Applied.DONE:
                     return applied

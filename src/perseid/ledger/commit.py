@@ -4,7 +4,7 @@ What is appended is collected and written in a few large steps at the end, entri
 later requests of the same transaction see what earlier ones did.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -14,7 +14,7 @@ from .change import Change
 from .clock import CheckedClock
 from .entry import Draft, Entry, Kind, seal
 from .errors import Damaged, LeaseClosed, Moved
-from .requests import Append, Appended, Failed, Lease, Leased, Mint, Minted, Outcome, Redacts, Request, RestsOn
+from .requests import Append, Appended, Failed, Lease, Leased, Leaves, Mint, Minted, Outcome, Redacts, Request, RestsOn
 from .rows import EntryRow, one_row
 from .schema import MANY, OTHER_SCOPES, Statements
 from .tree import Frontier
@@ -50,10 +50,12 @@ class Commit:
         self.first = seq + 1
         self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
         self._moved: dict[bytes, int] = {}  # those that were set
+        self._leaves: dict[int, bytes] = {}  # of entries that were remembered
         self._rows: dict[int, EntryRow] = {}  # not written yet
         self._nodes: list[tuple[int, int, bytes]] = []
         self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
         self._redactions: list[tuple[int, int, int]] = []
+        self._steps: list[tuple[str, int, int]] = []  # of operations
         self._leaf = b""
         self._broken = False  # the transaction, by an error of the database
         self.changes: list[Change] = []
@@ -88,7 +90,7 @@ class Commit:
         try:
             if isinstance(request, Lease):
                 return Leased(self.lease(request.scope, request.count, request.now), request.count)
-            moved = self._moved_since(request.rests_on)
+            moved = self._moved_since(request.rests_on, request.remembered)
             if moved is not None:
                 return moved
             prepared, redacts = self._prepare(request)
@@ -101,24 +103,28 @@ class Commit:
         seq = self._frontier.size + 1
         for draft, contents in prepared:
             self._append(draft, contents)
-        for old, commitments in redacts.items():
-            self._redact(old, commitments, seq)
+        if redacts:
+            self._redact_all(redacts, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
+        if request.operation and prepared:
+            self._steps.append((request.operation, seq, len(prepared)))
         if isinstance(request, Mint):
             return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
         return Appended(seq, self._at)
 
     def _prepare(self, request: Append | Mint) -> tuple[list[tuple[Draft, list[bytes]]], Redacts]:
         """Everything about a request that can fail, before anything is changed."""
-        drafts, redacts = (request.make(self), {}) if isinstance(request, Mint) else ((request.draft,), request.redacts)
+        drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
         prepared = []
         for draft in drafts:
             if not (draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.door.isascii()):
                 f"{draft.handle}{draft.note}{draft.actor}{draft.door}".encode()  # refuses what has no UTF-8 form
             prepared.append((draft, [value.to_bytes() for value in draft.values]))
-        for seq in redacts:
-            if not 0 < seq < self.first or self._entry(seq).key != prepared[0][0].key:
-                raise ValueError(f"entry {seq} is none of {prepared[0][0].handle}, so nothing is erased from it")
-        return prepared, redacts
+        if request.redacts:
+            handles = {draft.key: draft.handle for draft, _ in prepared}
+            for seq in request.redacts:
+                if not 0 < seq < self.first or self._entry(seq).key not in handles:
+                    raise ValueError(f"entry {seq} is none of {', '.join(handles.values())}; nothing is erased from it")
+        return prepared, request.redacts
 
     def finish(self) -> None:
         """Write what has been collected and move the head."""
@@ -137,6 +143,8 @@ class Commit:
             cursor.executemany(statements.insert_target, new)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
+        if self._steps:
+            cursor.executemany(statements.insert_step, self._steps)
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
         cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
         if cursor.rowcount != _SQL_VIEWS:
@@ -146,10 +154,13 @@ class Commit:
 
     # Appending
 
-    def _moved_since(self, rests_on: RestsOn) -> Moved | None:
+    def _moved_since(self, rests_on: RestsOn, remembered: Leaves) -> Moved | None:
         for key, seen in rests_on.items():
             if (found := self._latest_of(key)) != seen:
                 return Moved(key, seen, found)
+        for key, leaf in remembered.items():
+            if self._leaf_of(seq := self._latest_of(key)) != leaf:
+                return Moved(key, seq, seq)  # another entry has the number
         return None
 
     def _append(self, draft: Draft, contents: list[bytes]) -> None:
@@ -186,6 +197,19 @@ class Commit:
         if found is None:
             row = self._query(self._statements.record_seq, (key,)).fetchone()
             found = self._latest[key] = int(row[0]) if row else 0
+        return found
+
+    def _leaf_of(self, seq: int) -> bytes:
+        """The leaf hash of an entry; empty if there is none."""
+        found = self._leaves.get(seq)
+        if found is None:
+            row = self._rows.get(seq)
+            if row is None:
+                stored = self._query(self._statements.leaf, (seq,)).fetchone()
+                found = stored[0] if stored else b""
+            else:
+                found = row[6]
+            self._leaves[seq] = found
         return found
 
     def _row(self, seq: int) -> EntryRow:
@@ -260,6 +284,11 @@ class Commit:
         seq = before.seq if gone else 0
         while seq and self._redact(seq, gone, by):
             seq = self._row(seq)[2]
+
+    def _redact_all(self, redacts: Redacts, by: Mapping[bytes, int]) -> None:
+        """Erase from entries what a request names, each with the entry that the same record gets."""
+        for seq, commitments in redacts.items():
+            self._redact(seq, commitments, by[self._entry(seq).key])
 
     def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
         """Erase from one entry what is under the commitments; tells whether there was any."""

@@ -8,9 +8,9 @@ what was redacted, and signs checkpoints.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
 from typing import Final, Self
 
@@ -24,7 +24,7 @@ from .loading import Load, Loaded, Progress
 from .log import Log
 from .reading import Reading
 from .requests import Outcome, Request, RestsOn
-from .rows import change_of_entry
+from .rows import change_of_entry, forget_entries
 from .signing import WrongKey, rotate_key, sign_checkpoint
 from .sql_views import drop_unfinished
 from .watch import INTERVAL, Watch
@@ -60,6 +60,7 @@ class Ledger:
         self._told = threading.Event()  # that the view must be looked at
         self._told.set()
         self._builder: threading.Thread | None = None
+        self._in_load = False
         answers.follow(log.reading)
         self._writer = Writer(self._commit)
         self._keeper = threading.Thread(target=self._keep, name="ledger keeper")
@@ -98,14 +99,34 @@ class Ledger:
         self, drafts: Iterable[Draft], rests_on: RestsOn | None = None, progress: Progress = lambda _: None
     ) -> Loaded:
         """Append entries of new names, very many, all or none: see `loading`. Whatever else is handed in waits."""
-        with self._writer.held(), self.answers.held(), Load(self.log, self.answers.folder) as load:
-            loaded = load.append(drafts, rests_on or {}, progress)
-            if loaded.count:
-                self._follow_load(load, loaded)
+        with self._writer.held(), self.answers.held(), self._loading():
+            with Load(self.log, self.answers.folder) as load:
+                loaded = load.append(drafts, rests_on or {}, progress)
+                if loaded.count:
+                    self._follow_load(load, loaded)
+            return loaded
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """While there is a load, after which the write-ahead log is made short again, whatever became of the load.
+
+        Before it, too: on a disk that the load fills, what was in the log from earlier could not be copied any more,
+        and then the log could not be made shorter either.
+        """
+        self._shorten_write_ahead_log()
+        self._in_load = True
+        try:
+            yield
+        finally:
+            self._in_load = False
+            self._shorten_write_ahead_log()
+
+    def _shorten_write_ahead_log(self) -> None:
+        """Try it now; where somebody reads an earlier state, or there is no room, the keeper tries it again."""
         if self.log.store.dialect == "sqlite":
-            with suppress(Exception):  # it is committed; the write-ahead log is as large as the load, until later
-                self.log.store.forget_deleted()
-        return loaded
+            self.log.traces_left = True
+            with suppress(Exception):
+                self.log.forget()
 
     def _follow_load(self, load: Load, loaded: Loaded) -> None:
         """Bring the answers view to the end of a load, or have it resolved from the records."""
@@ -240,14 +261,26 @@ class Ledger:
         due = 0.0  # when to look without having been told to: at once, and then after each pause
         while not self._stop.is_set():
             now = monotonic()
-            if watch.wait(self._stop) or self._told.is_set() or now >= due:
+            if watch.wait(self._stop):
+                self._told.set()
+            if self._in_load:  # it holds what would be waited for here, and brings the view to its own end
+                continue
+            if now >= due:
+                self._forget()  # first, for it may make the room that all else needs
+            if self._told.is_set() or now >= due:
                 self._told.clear()
                 if not self.answers.follow(self.log.reading) or self._erasure_due():
                     self._start_building()
             if now >= due:
                 due = now + PAUSE
-                self.log.forget()
                 self._sign()
+
+    def _forget(self) -> None:
+        """Remove traces; what cannot be removed for want of room does not keep the view from following."""
+        try:
+            self.log.forget()
+        except Exception as error:  # noqa: BLE001 - it is tried again after a pause
+            _logger.warning("what was erased leaves traces, and removing them is tried again: %s", error)
 
     def _start_building(self) -> None:
         """Have the answers view built, unless that is being done: others are followed meanwhile."""
@@ -274,6 +307,7 @@ class Ledger:
         last = self._erasure_due()
         if not last:
             return True
+        forget_entries()
         drop_unfinished(self.log)
         return self.answers.rebuild(self.log.reading, progress, last)
 

@@ -9,30 +9,35 @@ all, however it ends. Nobody else can write meanwhile, so whoever has others to 
 answers view follows behind the commit, like with every write.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from .answer_format import item_octets, store_key
 from .answer_generation import ABOUT_PREFIXES
 from .change import Change
 from .entry import Draft, Random, seal
 from .errors import Contention, Damaged, LedgerError, Moved, OutcomeUnknown, TooBusy
-from .log import SQL_VIEWS, TOKEN_LENGTH, Log, without_collecting
+from .log import SQL_VIEWS, TOKEN_LENGTH, Log, pauses, without_collecting
 from .requests import RestsOn
 from .rows import EntryRow, one_row
-from .runs import RUN_OCTETS, Runs
+from .runs import RUN_OCTETS, Runs, parts
+from .store import IDLE_SECONDS
 from .tree import Frontier
 from .value_keys import keys_of
 
 CHUNK: Final = 2_000
 """Names that are worked on at a time."""
 
+CHUNK_OCTETS: Final = 4 << 20
+"""The same for large records, in octets of their values. A chunk is held some three times over: as values, as bodies,
+as items of the answers."""
+
 _RANDOM_BLOCK = 1 << 16  # octets that are asked for at a time: the system takes as long for a few as for many
-_T = TypeVar("_T")
 
 Progress = Callable[[int], None]
 """Is told from time to time how many entries have been appended."""
@@ -91,9 +96,12 @@ class Load:
         try:
             with self._log.store.writing_cursor(limited=False) as cursor:
                 self._begin(cursor, rests_on)
-                for chunk in _parts(drafts):
+                for chunk in parts(drafts, CHUNK, CHUNK_OCTETS, _octets):
                     with without_collecting(len(chunk)):
                         self._append(cursor, chunk)
+                    # PostgreSQL does not begin to count how long a transaction stands still behind many rows that came
+                    # in one go, but does behind a single statement.
+                    cursor.execute("SELECT 1")
                     progress(self._frontier.size - self._first + 1)
                 if self._frontier.size >= self._first:
                     self._write_views(cursor)
@@ -101,9 +109,13 @@ class Load:
                 written = True
         except Contention as error:
             raise TooBusy("the ledger is held by another writer; nothing was loaded, try again") from error
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
+            # Before everything was written nothing can have been committed.
             if not written or not self._was_committed():
-                raise
+                raise TooBusy(
+                    f"the connection to the database was lost, or nothing came for {IDLE_SECONDS} s, which is as long "
+                    "as others are made to wait; nothing was loaded, try again"
+                ) from error
         return Loaded(self._first, self._frontier.size - self._first + 1, self._at)
 
     def _begin(self, cursor: Any, rests_on: RestsOn) -> None:
@@ -154,14 +166,14 @@ class Load:
     def _write_views(self, cursor: Any) -> None:
         statements = self._log.statements
         last = b""
-        for records in _parts(self._records.sorted()):
+        for records in _chunks(self._records.sorted()):
             for key, _ in records:
                 if key == last:
                     raise NameTaken(key, "is twice in the load")
                 last = key
             self._check_new(cursor, records)
             cursor.executemany(statements.insert_record, records)
-        for targets in _parts(self._targets.sorted()):
+        for targets in _chunks(self._targets.sorted()):
             cursor.executemany(statements.insert_target, targets)
 
     def _check_new(self, cursor: Any, records: list[tuple[bytes, int]]) -> None:
@@ -185,7 +197,22 @@ class Load:
             cursor.execute(statements.notify)
 
     def _was_committed(self) -> bool:
-        """Whether a load was committed whose end was not heard of: then its first entry has its token."""
+        """Whether a load was committed whose end was not heard of; asked until there is an answer, or for long."""
+        waits = pauses()
+        while True:
+            try:
+                return self._has_token()
+            except (Contention, OutcomeUnknown) as problem:
+                pause = next(waits, None)
+                if pause is None:
+                    raise OutcomeUnknown(
+                        "the connection to the database was lost at the end of a load, and it cannot be asked whether "
+                        "that was written; look before you try again"
+                    ) from problem
+                time.sleep(pause)
+
+    def _has_token(self) -> bool:
+        """Whether the first entry of this load is there: then it has its token."""
         with self._log.store.writing_cursor() as cursor:
             cursor.execute(self._log.statements.lock_head)  # which the lost transaction no longer holds, then
             cursor.execute(self._log.statements.token, (self._first,))
@@ -193,10 +220,16 @@ class Load:
         return row is not None and row[0] == self._token
 
 
-def _parts(rows: Iterable[_T]) -> Iterator[list[_T]]:
-    found = iter(rows)
-    while part := list(islice(found, CHUNK)):
-        yield part
+def _chunks(keys: Iterable[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
+    """Rows of a view in SQL; their keys are of limited length."""
+    found = iter(keys)
+    while chunk := list(islice(found, CHUNK)):
+        yield chunk
+
+
+def _octets(draft: Draft) -> int:
+    """About how much data an entry will have."""
+    return len(draft.note) + sum([len(value.data) for value in draft.values])
 
 
 def _in_blocks(random: Random) -> Random:

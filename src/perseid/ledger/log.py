@@ -23,6 +23,7 @@ from .commit import Commit
 from .errors import Contention, LedgerError, OutcomeUnknown, TooBusy
 from .reading import Reading
 from .requests import Outcome, Request
+from .rows import forget_entries
 from .schema import compile_statements, head, ledger, views
 from .store import Store
 from .verification import EMPTY_ROOT
@@ -93,7 +94,7 @@ class Log:
             raise ValueError(f"a group has at most {MAX_GROUP:,} requests, not {len(group):,}")
         token = self.random(TOKEN_LENGTH)
         unsettled: tuple[int, Committed] | None = None  # an attempt whose end was not heard of, and its first entry
-        pauses = iter(_PAUSES)
+        waits = pauses()
         committed: Committed | None = None
         while committed is None:
             try:
@@ -101,11 +102,12 @@ class Log:
             except (Contention, OutcomeUnknown) as problem:
                 if isinstance(problem, Unsettled):
                     unsettled = problem.attempt
-                pause = next(pauses, None)
+                pause = next(waits, None)
                 if pause is None or (unsettled is None and pause > _PATIENCE):
                     raise self._given_up(unsettled is not None) from problem
                 time.sleep(pause)
         if committed.erased:
+            forget_entries()
             self.traces_left = True
             if self.store.dialect == "sqlite":
                 with suppress(Exception):  # it is committed, whatever happens now; the traces are removed later
@@ -168,6 +170,11 @@ class Log:
         """One state of the log, to read and prove from."""
         with self.store.reading_cursor() as cursor:
             yield Reading(cursor, self.statements)
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait before each new attempt to learn what became of a commit; they end when it is given up."""
+    return iter(_PAUSES)
 
 
 def _nothing() -> None:

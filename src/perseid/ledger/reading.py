@@ -81,6 +81,10 @@ class Reading:
             raise KeyError(seq)
         return entry_of(row)
 
+    def previous(self, seq: int) -> int:
+        """The number of the entry before one, of the same record; 0 if there is none."""
+        return self._links(seq)[0]
+
     def as_of(self, key: bytes, seq: int) -> Entry | None:
         """The last entry of a record up to and including an entry of the log; None if there was none yet."""
         found = latest_until(self.latest(key), seq, self._links)

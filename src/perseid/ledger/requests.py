@@ -14,6 +14,10 @@ from .errors import LeaseClosed, Moved
 RestsOn = Mapping[bytes, int]
 """The records that a decision read, by key, each with the number of its latest entry; 0 if there was none."""
 
+Leaves = Mapping[bytes, bytes]
+"""The leaf hashes of latest entries, by the keys of their records. Numbers begin again where an older state of the
+ledger was put back, so whoever remembers entries for long says by their leaves which ones they were."""
+
 Redacts = Mapping[int, frozenset[bytes]]
 """Commitments whose content is erased, by the entries that hold them."""
 
@@ -28,6 +32,10 @@ class Append:
     """What the decision read."""
     redacts: Redacts = field(default_factory=dict)
     """What is erased from earlier entries of the record."""
+    operation: str = ""
+    """The operation that it is a step of; see `operations`."""
+    remembered: Leaves = field(default_factory=dict)
+    """What of that was not read for this decision, but long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,12 @@ class Mint:
     commit must be repeated; what it raises is the answer to this request alone. Numbers leased by then are lost."""
     rests_on: RestsOn = field(default_factory=dict)
     """What the decision read."""
+    operation: str = ""
+    """The operation that it is a step of; see `operations`."""
+    redacts: Redacts = field(default_factory=dict)
+    """What is erased from earlier entries of the records that get entries."""
+    remembered: Leaves = field(default_factory=dict)
+    """What the decision rests on that was not read for it, but long before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ def _kept(seq: int, at: int, body: bytes) -> Entry:
     return Entry.from_body(seq, at, body)
 
 
+def forget_entries() -> None:
+    """Keep no entries any more: something was erased, and one of them may still have it."""
+    _kept.cache_clear()
+
+
 def change_of(row: Sequence[Any]) -> Change:
     """What views are told of the entry in a row."""
     handle, exact, state, contents = skim(row[0], row[1], row[7])

@@ -6,8 +6,9 @@ is gone with the process, however that ends, and nobody else can open it.
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from itertools import islice
 from pathlib import Path
 from struct import Struct
 from typing import Final, Generic, Self, TypeVar
@@ -20,10 +21,35 @@ RUN_OCTETS: Final = 32 << 20
 """About how much memory the rows of one run take: a hundred thousand rows, so that runs are few."""
 
 _BLOCK_ROWS = 256  # that are read at a time from each run while they are merged
+_BLOCK_OCTETS = 1 << 16  # the same for large rows: very many runs may be merged at a time
 _ROW_OCTETS = 150  # that a row takes in memory besides its data
 _LENGTH = Struct("<I")
 
 Row = TypeVar("Row", bound=tuple[bytes, int] | tuple[bytes, bytes])
+_T = TypeVar("_T")
+
+
+def parts(rows: Iterable[_T], most: int, octets: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Rows in parts that have so many of them at most, and end with the row that makes them so large.
+
+    Both are needed: small rows cost by their number, and the memory of large ones is bounded by their octets only.
+    """
+    found = iter(rows)
+    while part := list(islice(found, 1)):
+        room = octets - size(part[0])
+        while room > 0 and len(part) < most:
+            row = next(found, None)
+            if row is None:
+                break
+            part.append(row)
+            room -= size(row)
+        yield part
+
+
+def row_octets(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
+    """How many octets of data a row has."""
+    key, rest = row
+    return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
 
 
 class Runs(Generic[Row]):
@@ -71,12 +97,21 @@ class Runs(Generic[Row]):
         self._rows.sort()
         begin = os.lseek(self._file, 0, os.SEEK_END)
         with os.fdopen(os.dup(self._file), "wb") as stream:
-            for first in range(0, len(self._rows), _BLOCK_ROWS):
-                block = self._encoder.encode(self._rows[first : first + _BLOCK_ROWS])
+            for rows in self._blocks():
+                block = self._encoder.encode(rows)
                 stream.write(_LENGTH.pack(len(block)))
                 stream.write(block)
         self._runs.append((begin, os.lseek(self._file, 0, os.SEEK_END)))
         self._rows, self._octets = [], 0
+
+    def _blocks(self) -> Iterator[list[Row]]:
+        """The rows as they are written: mostly so many at a time, and fewer where they are large."""
+        for first in range(0, len(self._rows), _BLOCK_ROWS):
+            rows = self._rows[first : first + _BLOCK_ROWS]
+            if sum(map(row_octets, rows)) <= _BLOCK_OCTETS:
+                yield rows
+            else:
+                yield from parts(rows, _BLOCK_ROWS, _BLOCK_OCTETS, row_octets)
 
     def _read_run(self, at: int, end: int) -> Iterator[Row]:
         assert self._file is not None  # noqa: S101 - it was written

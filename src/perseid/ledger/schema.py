@@ -2,8 +2,8 @@
 
 `entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `targets`
 are views: computed from entries, and computed again when they are lost; `views` says how far each of the latter two has
-come. `ledger`, `checkpoints`, `redactions` and `leases` cannot be computed again and are part of every backup
-(docs/ARCHITECTURE.md lists such state).
+come. `ledger`, `checkpoints`, `redactions`, `leases`, `operations` and `steps` cannot be computed again and are part of
+every backup (docs/ARCHITECTURE.md lists such state).
 
 Statements are written once, in SQLAlchemy Core. Those in the hot paths are compiled to text once for each dialect
 and run on the driver, which costs half as much as running them through Core.
@@ -142,13 +142,40 @@ leases = Table(
 )
 """The last number leased in each scope; whether numbers are milliseconds; whether a restore left that open."""
 
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("undoes", Text, nullable=False),
+    Column("door", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("begun", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+)
+"""Changes of many records as one: see `operations`."""
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("seq", _Number, primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Which entries belong to an operation: so many from `seq` on, for each of its commits."""
+
 OTHER_SCOPES: Final = b""
 """The scope of leases under which a restore notes how far scopes may have come of which the backup did not know."""
 
 CHANNEL: Final = "perseid_ledger"
 """On which PostgreSQL tells other nodes that there are new entries."""
 
-SIDE_STATE: Final = (ledger, checkpoints, redactions, leases)
+SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps)
 """What cannot be computed from entries."""
 
 
@@ -163,6 +190,7 @@ class Statements:
     insert_entry: str
     rewrite_body: str
     insert_redaction: str
+    insert_step: str
     insert_node: str
     insert_record: str
     upsert_record: str
@@ -252,6 +280,7 @@ def compile_statements(name: str) -> Statements:
             .values(seq=bindparam("seq"), by=bindparam("by"), public=bindparam("public"))
             .on_conflict_do_nothing()
         ),
+        insert_step=text(steps.insert()),
         insert_node=text(nodes.insert()),
         insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),

@@ -6,18 +6,27 @@ is done for every request runs here, with the text of the same statements (`sche
 through SQLAlchemy.
 """
 
+import errno
+import os
+import resource
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from .errors import Contention, TooBusy
+from .errors import Contention, TooBusy, Unusable
 
 READERS: Final = 32
 """Connections for reading at the same time; who comes later waits for one, and is told after a while."""
 
-_READER_CACHE = "PRAGMA cache_size = -16384"  # a commit of anybody empties it, so more is hardly ever used
+_READER_CACHE = "PRAGMA cache_size = -4096"
+"""4 MiB, so all readers have 128 at most. A commit of anybody empties it, so more is hardly ever used."""
+
+_SPARE = 1 << 16  # octets; what SQLite makes a file longer by at a time is less
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SqliteDriver:
@@ -26,6 +35,7 @@ class SqliteDriver:
     def __init__(self, path: str, pragmas: Sequence[str], patience: float) -> None:
         """`pragmas` prepare a connection; `patience` is how many seconds somebody waits for one."""
         self._path = path
+        self._process = os.getpid()
         self._pragmas = pragmas
         self.patience = patience
         self._places = threading.Semaphore(READERS)
@@ -44,6 +54,7 @@ class SqliteDriver:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Cursor]:
         """A transaction that sees one state throughout, and ends with the block: its cursor is of no use later."""
+        self._refuse_child()
         if not self._places.acquire(timeout=self.patience):
             raise TooBusy("too many are reading at the same time; try again shortly")
         idle = self._idle
@@ -74,6 +85,7 @@ class SqliteDriver:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Cursor]:
         """A transaction that may write; it is committed, and on the disk, when the block ends well."""
+        self._refuse_child()
         if not self._turn.acquire(timeout=self.patience):
             raise Contention("the ledger is held by another writer")
         try:
@@ -105,9 +117,39 @@ class SqliteDriver:
                 self._writer.close()
             self._writer = None
 
+    def _refuse_child(self) -> None:
+        """Refuse to work in a child of `fork`.
+
+        SQLite believes there that it holds the locks of its parent, even through connections that are opened later. So
+        it would work until the two write at the same time, and then destroy the file.
+        """
+        if os.getpid() != self._process:
+            raise Unusable("the ledger was opened before this process was forked off; start it as a new program")
+
     def _open(self, *more: str) -> sqlite3.Connection:
         # The driver would begin transactions by itself, at moments of its own choice.
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        for pragma in (*self._pragmas, *more):
-            connection.execute(pragma)
+        try:
+            for pragma in (*self._pragmas, *more):
+                connection.execute(pragma)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+
+def has_room(path: str | None) -> bool:
+    """Whether the files of a database can grow at all: on this disk, and as large as this process may make them."""
+    if path is None:
+        return True
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if largest != resource.RLIM_INFINITY:
+        for name in (path, f"{path}-wal", f"{path}-shm"):
+            with suppress(OSError):
+                if Path(name).stat().st_size + _SPARE > largest:
+                    return False
+    try:
+        with tempfile.TemporaryFile(dir=Path(path).parent, buffering=0) as file:
+            return file.write(bytes(_SPARE)) == _SPARE
+    except OSError as error:
+        return error.errno not in _NO_ROOM

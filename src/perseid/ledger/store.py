@@ -18,14 +18,21 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from .errors import Contention, NewerFormat, OutcomeUnknown, StorageFull, TooBusy, Unusable
-from .sqlite_driver import READERS, SqliteDriver
+from .errors import Contention, Damaged, LedgerError, NewerFormat, OutcomeUnknown, StorageFull, TooBusy, Unusable
+from .sqlite_driver import READERS, SqliteDriver, has_room
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
 milliseconds, so whoever needs longer has stopped."""
 
-TABLES_VERSION: Final = "0002"
+IDLE_SECONDS: Final = 60
+"""How long a load or a restore may hold the head between two statements: whoever brings the data may be slow, but
+others wait meanwhile. A statement of theirs may take as long as it needs."""
+
+WAL_OCTETS: Final = 16 << 20
+"""How large SQLite's write-ahead log may stay once what is in it has been copied: four times its usual size."""
+
+TABLES_VERSION: Final = "0003"
 """The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
 Versions are numbers of four digits, so a later one is greater."""
 
@@ -42,21 +49,28 @@ _PRAGMAS = (
     "PRAGMA secure_delete = ON",
     _BUSY,
     "PRAGMA cache_size = -65536",  # 64 MiB: the upper levels of the indexes of some million records
+    f"PRAGMA journal_size_limit = {WAL_OCTETS}",
 )
 _LIMITS = "; ".join(
     f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 )  # for those who may lock the head; readers may take their time
+_LIMITS_OF_LONG_WORK = (
+    f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+)
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
     "THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 )  # what was acknowledged is on the disk, whatever the database is set to
 # Before the state is chosen that is read: a view that has just taken the place of another one is seen, or neither is.
 _SEE_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
-_FULL = ("database or disk is full", "disk I/O error")
+_FULL_WORDS = "database or disk is full"
+_IO_ERROR_WORDS = "disk I/O error"
+_DAMAGED_WORDS = ("malformed", "file is not a database")
 _NO_TABLE_STATE = "42P01"  # undefined_table
 _NO_TABLE_WORDS = "no such table"
 _FULL_STATE = "53100"  # disk_full
+_DAMAGED_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
 _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, deadlock, lock and statement time-outs
 
 
@@ -80,11 +94,13 @@ class Store:
         """The store in a file, which is made if it is not there."""
         path.touch(mode=0o600)
         path.chmod(0o600)  # SQLite gives the files beside it the same rights
-        engines = _engines(f"sqlite:///{path}", {"check_same_thread": False})
+        path = path.absolute()
+        # Not written as a URL, in which some characters of a name would mean something else.
+        engines = _engines(URL.create("sqlite", database=str(path)), {"check_same_thread": False})
         for engine in engines:
             event.listen(engine, "connect", _prepare)
             event.listen(engine, "begin", _begin)
-        return cls(*engines, SqliteDriver(str(path.absolute()), _PRAGMAS, BUSY_SECONDS))
+        return cls(*engines, SqliteDriver(str(path), _PRAGMAS, BUSY_SECONDS))
 
     @classmethod
     def postgres(cls, url: str) -> "Store":
@@ -162,13 +178,14 @@ class Store:
     def writing(self, *, limited: bool = True) -> Iterator[Connection]:
         """A transaction that may write; it is committed, and on the disk, when the block ends well.
 
-        Unless it is said otherwise, PostgreSQL ends it when it waits or stands still for some seconds.
+        PostgreSQL ends it when it waits, works or stands still for some seconds. Unless it is `limited`, it may work as
+        long as it needs, and stand still for a minute.
         """
         try:
             connection = self._writing.connect().execution_options(**self._options(writes=True))
             with connection, connection.begin():
                 if self.dialect != "sqlite":
-                    connection.exec_driver_sql(f"{_LIMITS}; {_DURABLE}" if limited else _DURABLE)
+                    connection.exec_driver_sql(f"{_LIMITS if limited else _LIMITS_OF_LONG_WORK}; {_DURABLE}")
                 yield connection
         except (DBAPIError, self._driver_error) as error:
             raise self._explained(error) from error
@@ -184,6 +201,8 @@ class Store:
                 yield connection
         except PoolTimeout as error:
             raise TooBusy("too many are reading at the same time; try again shortly") from error
+        except (DBAPIError, self._driver_error) as error:
+            raise self.explained_to_reader(error) from error
 
     @contextmanager
     def writing_cursor(self, *, limited: bool = True) -> Iterator[Any]:
@@ -205,8 +224,11 @@ class Store:
             with self.reading() as connection:
                 yield connection.connection.cursor()
             return
-        with self._driver.reading() as cursor:
-            yield cursor
+        try:
+            with self._driver.reading() as cursor:
+                yield cursor
+        except self._driver_error as error:
+            raise self.explained_to_reader(error) from error
 
     def _options(self, *, writes: bool) -> dict[str, Any]:
         if self.dialect == "sqlite":
@@ -246,21 +268,43 @@ class Store:
         self._erased_at = None
         return True
 
+    def explained_to_reader(self, error: Exception) -> Exception:
+        """The same as for writers, but nothing was to be committed, so nothing about that is unknown."""
+        found = self._explained(error)
+        if isinstance(found, OutcomeUnknown):
+            return Unusable(f"{found}; what was asked has no answer, try again")
+        return found
+
     def _explained(self, error: Exception) -> Exception:
-        """What an error of the driver means here; itself, if it is none of those that are expected."""
+        """What an error of the driver means here; itself, if it is a mistake of this program."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if self.dialect == "sqlite":
-            words = str(cause)
-            if any(full in words for full in _FULL):
-                return StorageFull("there is no room to write; reading goes on, and writing when there is")
-            return Contention("the ledger is held by another writer") if "database is locked" in words else error
+            return self._explained_by_sqlite(str(cause)) or error
         state = getattr(cause, "sqlstate", None)
         if state == _FULL_STATE:
             return StorageFull("the database has no room to write; reading goes on, and writing when there is")
+        if state in _DAMAGED_STATES:
+            return Damaged(f"the database says that what it has stored is damaged ({state}); verify the ledger")
         if state in _CONTENTION_STATES:
             return Contention(f"the database gave the ledger to another writer ({state})")
         lost = isinstance(cause, self._lost_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the connection to the database was lost") if lost else error
+
+    def _explained_by_sqlite(self, words: str) -> LedgerError | None:
+        """What the words of SQLite mean; they are all that there is in every version of it."""
+        path = self.engine.url.database
+        # It tells a full disk apart where it writes data, but not where it makes one of its other files longer.
+        if _FULL_WORDS in words or (_IO_ERROR_WORDS in words and not has_room(path)):
+            return StorageFull("there is no room to write; reading goes on, and writing when there is")
+        if _IO_ERROR_WORDS in words:
+            return Unusable(f"the disk under {path} reports an error; look at the disk and the system's log")
+        if "database is locked" in words:
+            return Contention("the ledger is held by another writer")
+        if any(damaged in words for damaged in _DAMAGED_WORDS):
+            return Damaged(f"{path} is not what was written ({words}); verify the ledger")
+        if "unable to open" in words:
+            return Unusable(f"{path} cannot be opened; it is gone, or too many files are open")
+        return None
 
 
 def _engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 
 from .chain import jump_place
 from .entry import Entry
-from .errors import Damaged
+from .errors import Damaged, LedgerError
 from .key_chain import KeyChain
 from .log import SQL_VIEWS, Log
 from .rows import entry_of
 from .schema import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
+from .store import Store
 from .tree import Frontier
 from .value_keys import keys_of
 from .verification import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
@@ -27,6 +28,9 @@ CHUNK: Final = 1_000
 
 MAX_NAMED: Final = 1_000
 """How many redacted values are named; all are counted."""
+
+
+_WRONG_KIND = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NoResultFound, MultipleResultsFound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +49,39 @@ class Report:
 
 def verify(log: Log, progress: Callable[[int], None] = lambda _: None) -> Report:
     """Recompute everything from the entries; refuse with `Damaged`, naming the first difference."""
-    with _unreadable_is_damaged(), log.store.reading() as connection:
-        check = _Check(connection, progress)
+    where = _Where()
+    with log.store.reading() as connection, _unreadable_is_damaged(log.store, where):
+        check = _Check(connection, progress, where)
         check.entries()
         check.head()
         check.records()
         return Report(check.frontier.size, check.frontier.root(), check.redacted, tuple(check.named))
 
 
+@dataclass(slots=True)
+class _Where:
+    """What is being read, for whoever must say that it cannot be read."""
+
+    now: str = "the name of the ledger"
+
+
 @contextmanager
-def _unreadable_is_damaged() -> Iterator[None]:
-    """What the database itself cannot read was not written by this program."""
+def _unreadable_is_damaged(store: Store, where: _Where) -> Iterator[None]:
+    """What the database cannot read, or what is not of its kind, was not written by this program."""
     try:
         yield
-    except (OperationalError, ProgrammingError, DataError, UnicodeDecodeError) as error:
-        raise Damaged(f"a table, or a row of one, cannot be read: {error}") from error
+    except DBAPIError as error:
+        explained = store.explained_to_reader(error)
+        if isinstance(explained, LedgerError) and not isinstance(explained, Damaged):
+            raise explained from error  # it may be as it should, and cannot be had
+        raise Damaged(f"{where.now} cannot be read: {error.orig}") from error
+    except _WRONG_KIND as error:
+        raise Damaged(f"{where.now} cannot be read, for a field is not of its kind: {error}") from error
 
 
 class _Check:
-    def __init__(self, connection: Connection, progress: Callable[[int], None]) -> None:
+    def __init__(self, connection: Connection, progress: Callable[[int], None], where: _Where) -> None:
+        self._where = where
         self._connection = connection
         self._stream = connection.execution_options(yield_per=CHUNK)
         self._progress = progress
@@ -75,8 +93,11 @@ class _Check:
 
     def entries(self) -> None:
         """Every entry against its leaf, number, date and links; the tree's nodes; the checkpoints on the way."""
+        self._where.now = "the tree"
         kept = {(row.level, row.position): row.hash for row in self._connection.execute(select(nodes))}
+        self._where.now = "a checkpoint"
         signed = self._checkpoints()
+        self._where.now = "entry 1"
         with self._stream.execute(select(entries).order_by(entries.c.seq)) as rows:
             for row in rows:
                 self._check_entry(row)
@@ -88,6 +109,8 @@ class _Check:
                     raise Damaged(f"the checkpoint signed at entry {row.seq} is not about these entries")
                 if row.seq % CHUNK == 0:
                     self._progress(row.seq)
+                self._where.now = f"entry {row.seq + 1}"
+        self._where.now = "a checkpoint"
         if kept:
             raise Damaged(f"the tree has nodes of entries that are not there: {min(kept)}")
         if signed and max(signed) > self.frontier.size:
@@ -150,6 +173,7 @@ class _Check:
 
     def head(self) -> None:
         """The head and how far the views say they have come."""
+        self._where.now = "the head"
         end = self._connection.execute(select(head.c.seq, head.c.at, head.c.frontier)).one()
         at, leaf = self._last
         if tuple(end) != (self.frontier.size, at, self.frontier.to_octets()):
@@ -164,6 +188,7 @@ class _Check:
 
     def records(self) -> None:
         """Each record points to its latest entry, and every entry's record is there; likewise where they lead."""
+        self._where.now = "the view of records"
         firsts = self._count(select(func.count()).where(entries.c.previous == 0))
         kept = self._count(select(func.count()).select_from(records))
         if kept != firsts:
@@ -183,9 +208,11 @@ class _Check:
         with self._stream.execute(wanted) as rows:
             for row in rows:
                 name = row.key.decode("utf-8", "replace")
+                self._where.now = f"the record {name}, entry {row.seq},"
                 if row.seq is None or (entry := entry_of(row[1:])).key != row.key:
                     raise Damaged(f"the record {name} points to an entry of another name; rebuild the records")
                 leading += self._check_targets(name, entry)
+        self._where.now = "the view of targets"
         found = self._count(select(func.count()).select_from(targets))
         if found != leading:
             raise Damaged(f"there are {found - leading} targets that no record has; rebuild the targets")

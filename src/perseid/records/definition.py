@@ -98,7 +98,7 @@ class Definition(Text):
         try:
             if self.pattern is not None:
                 return self._mismatch(self.pattern, data, effort)
-            return None if self.schema is None else schema_of(self.schema).violation(data, effort)
+            return None if self.schema is None else self._breach(self.schema, data, effort)
         except InvalidData as problem:
             return Violation("", problem=str(problem))
 
@@ -106,7 +106,14 @@ class Definition(Text):
         if len(data) > MAX_CHECKED_OCTETS:
             raise TooCostly(f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_OCTETS:,} are the most")
         text = Text.from_bytes(data).text
-        return None if compiled(pattern).matches(text, effort) else Violation(f'"pattern": {write_json(pattern)}')
+        matcher = compiled(pattern)
+        effort.prepare(pattern, matcher.cost)
+        return None if matcher.matches(text, effort) else Violation(f'"pattern": {write_json(pattern)}')
+
+    def _breach(self, text: str, data: bytes, effort: Effort) -> Violation | None:
+        schema = schema_of(text)
+        effort.prepare(text, schema.cost)
+        return schema.violation(data, effort)
 
 
 def _optional_text(members: JsonObject, name: str) -> str | None:

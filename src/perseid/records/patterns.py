@@ -6,7 +6,8 @@ RE2 takes for the signs themselves). Who writes an expression is told where it s
 that exists, it counts as one that matches nothing.
 
 Linear time is not yet little time: it is the product of the text and the compiled expression, and `\pL{100}` is large.
-So that product is bounded too, for all values of a record together (`Effort`).
+So that product is bounded too, for all values of a record together (`Effort`). And before anything is matched,
+expressions are compiled, which takes longer than most matches: that is bounded in the same way.
 
 This is for expressions in the engine's own syntax, those of types and of JSON Schemas. Templates have Java's, and match
 in another way: see `regex`.
@@ -31,6 +32,12 @@ a second at worst. A thousand octets against an expression of a thousand instruc
 MAX_STEPS: Final = 10_000
 """How many rules of schemas are applied for one record: some tenths of a second at worst."""
 
+MAX_PREPARING: Final = 10_000
+"""What making definitions ready may cost for one record: half a second at worst. A character of an expression costs 1,
+a schema inside of a schema 8; see `Matcher.cost` and `schema_words.Walk`. It is counted too if the definitions happen
+to be ready, so that the same record is not accepted at one time and refused at another."""
+
+_INSTRUCTIONS: Final = 50  # so many of a compiled expression take as long as one character that is read
 _KEPT: Final = 256  # compiled expressions: those of the types that an installation uses most
 _LOOK_AROUND: Final = ("(?=", "(?!", "(?<=", "(?<!")
 _BACK_REFERENCES: Final = ("(?P=", "\\k", *[f"\\{digit}" for digit in range(1, 10)])
@@ -44,11 +51,21 @@ _CONSTRUCTS: Final = {
 class Effort:
     """What checking one record may still cost. It is spent while values are checked, and never comes back."""
 
-    __slots__ = ("steps", "work")
+    __slots__ = ("_prepared", "preparing", "steps", "work")
 
-    def __init__(self, steps: int = MAX_STEPS, work: int = MAX_PATTERN_WORK) -> None:
+    def __init__(self, steps: int = MAX_STEPS, work: int = MAX_PATTERN_WORK, preparing: int = MAX_PREPARING) -> None:
         self.steps = steps
         self.work = work
+        self.preparing = preparing
+        self._prepared: set[str] = set()
+
+    def prepare(self, text: str, cost: int) -> None:
+        """Make an expression or a schema ready; for all data that is checked against it, this is done once."""
+        if text not in self._prepared:
+            self._prepared.add(text)
+            self.preparing -= cost
+            if self.preparing < 0:
+                raise TooCostly("the definitions of the types of one record are too large to be used together")
 
     def step(self, count: int = 1) -> None:
         """Apply a rule of a schema; on long lists it counts as several."""
@@ -75,6 +92,11 @@ class Matcher:
     def __init__(self, pattern: str, compiled: Any) -> None:
         self.pattern = pattern
         self._compiled = compiled
+
+    @property
+    def cost(self) -> int:
+        r"""What compiling it took: an expression may be long, or short and large (`\pL{15}`)."""
+        return len(self.pattern) + int(self._compiled.programsize) // _INSTRUCTIONS
 
     def matches(self, text: str, effort: Effort) -> bool:
         """Whether the whole text matches."""

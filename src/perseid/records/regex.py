@@ -34,6 +34,9 @@ MAX_EXPRESSION_DEPTH: Final = 32
 MAX_EXPRESSION_MEMORY: Final = 1 << 18
 """Octets that the engine may use for one expression; a larger one is refused when it is made."""
 
+GROUP_COST: Final = 500
+"""What it costs to take a captured group out of the engine: as much as so many states do for a character."""
+
 _KEPT: Final = 128  # expressions of as many namespaces, at most 32 MiB
 _MAX_CODE_POINT: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
@@ -75,8 +78,8 @@ class Expression:
         return int(self._compiled.programsize)
 
     def cost(self, text: str) -> int:
-        """How much work a match can be: states of the engine times characters."""
-        return self.size * (len(text) + 1)
+        """How much work a match can be: states of the engine times characters, and what is captured beside."""
+        return self.size * (len(text) + 1) + GROUP_COST * int(self._compiled.groups)
 
 
 @lru_cache(_KEPT)

@@ -4,7 +4,8 @@ The dialect is that of 2020-12, and the library is `jsonschema`, whose rules can
 That is what bounds them: every rule that is applied is a step, expressions run on the engine of linear time
 (`patterns`), and nothing is ever fetched. What could lead around that is refused when a schema is written:
 
-- references to anything but a part of the schema itself that is a schema (`#`, `#/$defs/name`, `#anchor`);
+- references to anything but a part of the schema itself that is a schema (`#`, `#/$defs/name`, `#anchor`; for the
+  library the last is made one like the second, as it would look for the anchor in all parts at each use);
 - `$schema` other than 2020-12, or in a part: the library would change to rules that are not counted;
 - `$id` in a part, `$dynamicRef` and its kin, `unevaluatedItems` and `unevaluatedProperties`;
 - words that are no rules: a slip would check nothing, and nobody would notice.
@@ -60,23 +61,29 @@ class Violation:
 class Schema:
     """A schema that can be applied."""
 
-    __slots__ = ("_matchers", "_validator")
+    __slots__ = ("_matchers", "_validator", "cost")
 
-    def __init__(self, validator: Any, matchers: Mapping[str, Matcher]) -> None:
+    def __init__(self, validator: Any, matchers: Mapping[str, Matcher], cost: int = 0) -> None:
         self._validator = validator
         self._matchers = matchers
+        self.cost = cost
+        """What it took to make it ready, for `Effort.prepare`."""
 
     def violation(self, data: bytes, effort: Effort) -> Violation | None:
         """The first rule that data in JSON does not keep. InvalidData, if it is no JSON or too much to check."""
         if len(data) > MAX_CHECKED_OCTETS:
             message = f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_OCTETS:,} are the most"
             raise TooCostly(message)
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `schema_of`
+
         instance = _quiet(parse_json(data))
         token = _RUN.set(_Run(effort, self._matchers))
         try:
             error = next(self._validator.iter_errors(instance), None)
         except RecursionError:  # whoever called was deep in work already
             raise TooCostly("the schema refers to itself without end") from None
+        except Unresolvable:  # the walk lets none pass that it knows of; data is then not of the type, and no more
+            raise InvalidData("the schema has a reference that leads nowhere") from None
         finally:
             _RUN.reset(token)
         return None if error is None else _violation(error)
@@ -87,12 +94,12 @@ def schema_of(text: str) -> Schema:
     """Take a schema as JSON text; InvalidData says what is wrong with it, and where."""
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - it takes long to load, and few processes check
 
-    if len(text.encode("utf-8")) > MAX_SCHEMA_OCTETS:
+    octets = len(text.encode("utf-8"))
+    if octets > MAX_SCHEMA_OCTETS:
         raise InvalidData(f"the schema has more than {MAX_SCHEMA_OCTETS:,} octets")
-    plain = parse_json(text)
-    walk = Walk()
-    walk.check(plain)
-    quiet = _quiet(plain)
+    quiet = _quiet(parse_json(text))
+    walk = Walk(octets)
+    walk.check(quiet)
     validator = _validator_class()
     try:
         # Without a checker of formats: the library's would compile expressions with another engine.
@@ -104,7 +111,8 @@ def schema_of(text: str) -> Schema:
     if isinstance(quiet, dict):
         for word in ROOT_ONLY:  # they say what the schema is called, and are no rules
             quiet.pop(word, None)
-    return Schema(validator(quiet, registry=_nothing_else()), walk.matchers)
+    walk.replace_anchors()
+    return Schema(validator(quiet, registry=_nothing_else()), walk.matchers, walk.cost)
 
 
 # Applying rules

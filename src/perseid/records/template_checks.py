@@ -14,6 +14,10 @@ from .templates import TEMPLATE, data_of, read_index
 from .value import ValueRef
 from .xml import Element
 
+MAX_TEMPLATE_EXPRESSIONS: Final = 64
+"""Different regular expressions in the templates of one value: each is made ready to be checked, in a few milliseconds
+at worst. Nobody waits for so many to be tried one after the other, for every name."""
+
 _ATTRIBUTES: Final = {
     TEMPLATE: ("delimiter", "ref"),
     "value": ("index", "type", "data"),
@@ -29,12 +33,16 @@ _BOOLEANS: Final = ("yes", "true", "1", "no", "false", "0")
 
 def check_templates(namespace: Namespace) -> None:
     """Refuse a namespace with a template that cannot do what its author means; raises `InvalidData`."""
+    expressions: set[str] = set()
     for template in namespace.templates:
-        _check(template, repeats=False, follows_if=False)
+        _check(template, expressions, repeats=False, follows_if=False)
 
 
-def _check(element: Element, *, repeats: bool, follows_if: bool) -> None:
-    """Look at an element and all in it; it stands in a `foreach`, or follows an `if`, or not."""
+def _check(element: Element, expressions: set[str], *, repeats: bool, follows_if: bool) -> None:
+    """Look at an element and all in it; it stands in a `foreach`, or follows an `if`, or not.
+
+    The expressions are those that were found good already.
+    """
     known = _ATTRIBUTES.get(element.name)
     if known is None:
         raise _wrong(element, f"is none of {', '.join(_ATTRIBUTES)}")
@@ -48,19 +56,19 @@ def _check(element: Element, *, repeats: bool, follows_if: bool) -> None:
         raise _wrong(element, "stands in another one")
     if element.name == "else" and not follows_if:
         raise _wrong(element, "has no <if> before it")
-    _check_attributes(element)
+    _check_attributes(element, expressions)
     if element.text.strip():
         raise _wrong(element, "holds text, which says nothing there")
     seen_if = False
     for child in element.elements():
-        _check(child, repeats=repeats or element.name == "foreach", follows_if=seen_if)
+        _check(child, expressions, repeats=repeats or element.name == "foreach", follows_if=seen_if)
         seen_if = seen_if or child.name == "if"
 
 
-def _check_attributes(element: Element) -> None:
+def _check_attributes(element: Element, expressions: set[str]) -> None:
     match element.name:
         case "if":
-            _check_if(element)
+            _check_if(element, expressions)
         case "def" if not element.get("parameter"):
             raise _wrong(element, "does not say which parameter it defines")
         case "template" if element.get("ref") is not None:
@@ -76,7 +84,7 @@ def _check_value(element: Element, *, repeats: bool) -> None:
         raise _wrong(element, f"needs {' and '.join(missing)}, as it stands in no <foreach>")
 
 
-def _check_if(element: Element) -> None:
+def _check_if(element: Element, expressions: set[str]) -> None:
     test, expected = element.get("test"), element.get("expression")
     if test is not None and test not in _TESTS:
         raise _wrong(element, f"has a test that is neither equals nor matches: {test[:20]!a}")
@@ -84,7 +92,10 @@ def _check_if(element: Element) -> None:
         raise _wrong(element, f"has a negate that is neither yes nor no: {negate[:20]!a}")
     if expected is None:
         raise _wrong(element, "has no expression")
-    if test == "matches":
+    if test == "matches" and expected not in expressions:
+        if len(expressions) == MAX_TEMPLATE_EXPRESSIONS:
+            raise _wrong(element, f"has one regular expression too many; {MAX_TEMPLATE_EXPRESSIONS} are the most")
+        expressions.add(expected)
         try:
             expression(expected)
         except InvalidData as problem:

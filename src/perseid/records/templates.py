@@ -24,8 +24,9 @@ Elements, in the order of their writing:
 - `template ref="index:handle"` stands for the template in that value.
 
 In types and data `${name}` stands for a parameter, `${name[2]}` for the second captured group, `$2` for that of the
-extension; a backslash takes the meaning from the next character. `handle`, `base` and `extension` are always there. A
-parameter keeps what it was given until it is given something else; one that nobody gave anything is empty.
+extension, a number of at most four digits; a backslash takes the meaning from the next character. `handle`, `base` and
+`extension` are always there. A parameter keeps what it was given until it is given something else; one that nobody gave
+anything is empty.
 
 What a stranger's template may cost is bounded: values, octets, steps, references. What cannot be used counts as if it
 were not there: a regular expression that is refused matches nothing. `template_checks` says so before it is written.
@@ -56,7 +57,17 @@ MAX_REFERENCES_DEEP: Final = 10
 """How many references to other templates are followed from one to the next, as deployed servers do."""
 
 CHARACTERS_A_STEP: Final = 1_000
-"""Characters of a text that is made or looked at for the price of a step."""
+"""Characters of a text that is made or looked at for the price of a step. Many short ones cost what a long one does:
+nothing is rounded down."""
+
+FILLING_CHARACTERS: Final = 200
+"""What it costs to fill in a text, however short it is, in characters: it takes as long as copying so many."""
+
+TOKEN_CHARACTERS: Final = 100
+"""The same for each parameter or backslash in it."""
+
+KEPT_REFERENCE_CHARACTERS: Final = 200
+"""The same for each reference that a value keeps from the base."""
 
 MATCHING_A_STEP: Final = 1_000
 """How much matching has the price of a step: states of the expression times characters of the text."""
@@ -78,7 +89,8 @@ TEMPLATE: Final = "template"
 MAX_INDEX: Final = 0x7FFF_FFFF
 
 _OF_A_ROUND: Final = ("index", "type", "data")
-_TOKEN: Final = re.compile(r"\\(.)|\$\{([^{}]*)\}|\$([0-9]+)", re.DOTALL)
+# No expression has a thousand groups; Python refuses to read thousands of digits, with an error of its own.
+_TOKEN: Final = re.compile(r"\\(.)|\$\{([^{}]*)\}|\$([0-9]{1,4})", re.DOTALL)
 _GROUP: Final = re.compile(r"(.*)\[([0-9]{1,4})\]", re.DOTALL)
 _INDEX: Final = re.compile(r"\s*([0-9]{1,10})\s*")
 
@@ -117,8 +129,9 @@ def evaluate(templates: tuple[Element, ...], subject: Subject, look_up: LookUp) 
 
     Raises `TemplateTooCostly`.
     """
-    made = _Made()
-    evaluation = _Evaluation(subject, look_up)
+    steps = _Steps()
+    made = _Made(steps)
+    evaluation = _Evaluation(subject, look_up, steps)
     try:
         for template in templates:
             evaluation.template(template, None, made, 0)
@@ -147,11 +160,28 @@ class _NotFound(Exception):
     """There is no such name."""
 
 
+class _Steps:
+    """How much work is left, counted in characters, so that what costs less than a step is not lost."""
+
+    def __init__(self) -> None:
+        self._left = MAX_TEMPLATE_STEPS * CHARACTERS_A_STEP
+
+    def spend(self, steps: int) -> None:
+        self.spend_characters(steps * CHARACTERS_A_STEP)
+
+    def spend_characters(self, characters: int) -> None:
+        """Pay for a text before it is made or looked at."""
+        self._left -= characters
+        if self._left < 0:
+            raise TemplateTooCostly(f"the template takes more than {MAX_TEMPLATE_STEPS:,} steps")
+
+
 class _Made:
     """Values that were made: of a whole template, or of a definition."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: _Steps) -> None:
         self.values: list[Value] = []
+        self._steps = steps
         self._octets = 0
         self._behind: dict[int, int] = {}  # from an index that is taken towards one that is free
 
@@ -159,7 +189,10 @@ class _Made:
         """Add a value, at the next free index if its own is taken."""
         if len(self.values) == MAX_TEMPLATE_VALUES:
             raise TemplateTooCostly(f"the template makes more than {MAX_TEMPLATE_VALUES:,} values")
-        self._octets += len(value.to_bytes())
+        self._steps.spend_characters(len(value.data) + KEPT_REFERENCE_CHARACTERS * len(value.references))
+        octets = len(value.to_bytes())
+        self._steps.spend_characters(octets)  # a reference may be long
+        self._octets += octets
         if self._octets > MAX_TEMPLATE_OCTETS:
             raise _too_long()
         index = self._free(value.index)
@@ -176,25 +209,39 @@ class _Made:
         return index
 
 
-class _Steps:
-    """How much work is left."""
+class _Text:
+    """A text on its way: it is paid for, and ends where it would be too long, before anything is put together."""
 
-    def __init__(self) -> None:
-        self._left = MAX_TEMPLATE_STEPS
+    def __init__(self, steps: _Steps, most: int = MAX_TEMPLATE_OCTETS) -> None:
+        self._steps = steps
+        self._parts: list[str] = []
+        self.left = most
+        """How many characters may still be added."""
 
-    def spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise TemplateTooCostly(f"the template takes more than {MAX_TEMPLATE_STEPS:,} steps")
+    def add(self, *parts: str) -> None:
+        for part in filter(None, parts):
+            self.left -= len(part)
+            if self.left < 0:
+                raise _too_long()
+            self._steps.spend_characters(len(part))
+            self._parts.append(part)
+
+    def change_last(self, part: str) -> None:
+        """Write something else in place of the last part."""
+        self.left += len(self._parts.pop())
+        self.add(part)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
 
 
 class _Evaluation:
     """What happens to one name."""
 
-    def __init__(self, subject: Subject, look_up: LookUp) -> None:
+    def __init__(self, subject: Subject, look_up: LookUp, steps: _Steps) -> None:
         self._subject = subject
         self._look_up = look_up
-        self._steps = _Steps()
+        self._steps = steps
         self._read: dict[str, tuple[Element, ...]] = {}
         self._expressions: dict[str, Expression | None] = {}
         self._parameters: dict[str, tuple[str, ...]] = {
@@ -233,7 +280,8 @@ class _Evaluation:
         """Do what the elements in another one say. One call for each level of the XML: they may be many."""
         held: bool | None = None
         for element in parent.elements():
-            self._steps.spend(1)
+            # All attributes are paid for at once: several of them are taken apart, by this and that.
+            self._steps.spend_characters(CHARACTERS_A_STEP + sum([len(text) for _, text in element.attributes]))
             name = element.name
             if name == "if":
                 held = self._holds(element)
@@ -243,7 +291,7 @@ class _Evaluation:
                 for each in self._rounds():
                     self._run(element, each, made, depth)
             elif name == "def":
-                defined = _Made()
+                defined = _Made(self._steps)
                 self._run(element, base, defined, depth)
                 self._define(element.get("parameter"), defined)
             elif name == TEMPLATE:
@@ -257,7 +305,7 @@ class _Evaluation:
         """The rounds of a `foreach`: each base value, with its parameters."""
         before = {name: self._parameters.get(name) for name in _OF_A_ROUND}
         for value in self._subject.values:
-            self._steps.spend(1 + len(value.data) // CHARACTERS_A_STEP)
+            self._steps.spend_characters(CHARACTERS_A_STEP + len(value.data))
             texts = (str(value.index), value.type, _text(value.data))
             self._parameters |= {name: (text,) for name, text in zip(_OF_A_ROUND, texts, strict=True)}
             yield value
@@ -268,7 +316,9 @@ class _Evaluation:
 
     def _define(self, parameter: str | None, defined: _Made) -> None:
         if parameter:
-            self._parameters[parameter] = (_text(defined.values[0].data) if defined.values else "",)
+            data = defined.values[0].data if defined.values else b""
+            self._steps.spend_characters(len(data))
+            self._parameters[parameter] = (_text(data),)
 
     # Tests
 
@@ -281,7 +331,7 @@ class _Evaluation:
         if element.get("test") == "matches":
             held = self._matches(text, expected, element.get("parameter") or name)
         else:
-            self._steps.spend(len(text) // CHARACTERS_A_STEP)
+            self._steps.spend_characters(len(text))
             held = text == expected
         return held != is_yes(element.get("negate"))
 
@@ -289,7 +339,7 @@ class _Evaluation:
         compiled = self._expression(expected)
         if compiled is None:
             return False
-        self._steps.spend(compiled.cost(text) // MATCHING_A_STEP)
+        self._steps.spend_characters(compiled.cost(text) * CHARACTERS_A_STEP // MATCHING_A_STEP)
         found = compiled.match(text)
         if found is None:
             return False
@@ -314,8 +364,14 @@ class _Evaluation:
 
     def _value(self, element: Element, base: Value | None) -> Value | None:
         """The value that an element makes; None if it does not say enough."""
-        index = read_index(element.get("index"))
-        type_, data = element.get("type"), data_of(element)
+        index, type_ = read_index(element.get("index")), element.get("type")
+        if base is None and type_ is None:
+            return None
+        # To see what is in the element costs something, also if that is nothing but space.
+        self._steps.spend_characters(
+            sum([len(child) if isinstance(child, str) else TOKEN_CHARACTERS for child in element.children])
+        )
+        data = data_of(element)
         if base is None:
             if type_ is None or data is None:
                 return None
@@ -331,28 +387,40 @@ class _Evaluation:
         """Data as text; XML in it stays XML, whatever parameters hold."""
         if isinstance(data, str):
             return self._filled(data)
-        return "".join([self._xml(child) for child in data]).strip()
+        text = _Text(self._steps)
+        for child in data:
+            self._write(child, text)
+        return str(text).strip()
 
-    def _xml(self, child: Element | str) -> str:
+    def _write(self, child: Element | str, text: _Text) -> None:
+        """Write an element with everything in it, or a text between elements."""
         if isinstance(child, str):
-            return escape(self._filled(child))
-        attributes = "".join([f" {name}={quoteattr(self._filled(value))}" for name, value in child.attributes])
-        inner = "".join([self._xml(other) for other in child.children])
-        return f"<{child.name}{attributes}>{inner}</{child.name}>" if inner else f"<{child.name}{attributes}/>"
+            text.add(escape(self._filled(child, text.left)))
+            return
+        self._steps.spend_characters(FILLING_CHARACTERS)
+        text.add("<", child.name)
+        for name, value in child.attributes:
+            text.add(" ", name, "=", quoteattr(self._filled(value, text.left)))
+        text.add(">")
+        left = text.left
+        for other in child.children:
+            self._write(other, text)
+        if text.left == left:
+            text.change_last("/>")  # there is nothing in it
+        else:
+            text.add("</", child.name, ">")
 
-    def _filled(self, text: str) -> str:
-        """A text with parameters in the places where their names stand."""
-        parts: list[str] = []
-        length = at = 0
+    def _filled(self, text: str, most: int = MAX_TEMPLATE_OCTETS) -> str:
+        """A text with parameters in the places where their names stand, of at most so many characters."""
+        self._steps.spend_characters(FILLING_CHARACTERS + len(text))
+        filled = _Text(self._steps, most)
+        at = 0
         for token in _TOKEN.finditer(text):
-            for part in (text[at : token.start()], self._meaning(token)):
-                parts.append(part)
-                length += len(part)
-            if length > MAX_TEMPLATE_OCTETS:
-                raise _too_long()
+            self._steps.spend_characters(TOKEN_CHARACTERS)
+            filled.add(text[at : token.start()], self._meaning(token))
             at = token.end()
-        self._steps.spend((length + len(text)) // CHARACTERS_A_STEP)
-        return "".join([*parts, text[at:]])
+        filled.add(text[at:])
+        return str(filled)
 
     def _meaning(self, token: "re.Match[str]") -> str:
         escaped, name, digits = token.groups()

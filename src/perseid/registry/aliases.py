@@ -71,7 +71,8 @@ def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: i
         if not facts.is_responsible(handle):
             return Followed((*chain, handle), End.ELSEWHERE)
         held = facts.held(handle)
-        chain.append(held.handle)
+        # How a name is registered that is not public nobody is told: it looks like one that never was.
+        chain.append(held.handle if held.is_public else held.policy.normalise(held.policy.lookup_form(handle)[0]))
         if held.key in met:
             return Followed(tuple(chain), End.LOOP)
         met.add(held.key)
@@ -80,8 +81,8 @@ def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: i
         except Refused as refused:
             end = End.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else End.NOT_FOUND
             return Followed(tuple(chain), end)
-        if found.by_template:
-            chain[-1] = handle  # what a template makes of a name may depend on its letters
+        # What a template makes of a name may depend on its letters.
+        chain[-1] = handle if found.by_template else found.registered
         aliases = ascending(of_type(found.values, HS_ALIAS))
         if not aliases:
             return Followed(tuple(chain), End.FOUND)

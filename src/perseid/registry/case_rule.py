@@ -20,6 +20,7 @@ from perseid.wire.codes import ResponseCode
 
 from .context import Context
 from .demands import shown
+from .facts import Facts
 from .policy import Policy
 from .results import Refused
 
@@ -38,9 +39,11 @@ def keeps_keys(before: Policy, after: Policy) -> bool:
     return (before.case is CaseRule.SENSITIVE) == (after.case is CaseRule.SENSITIVE)
 
 
-def moving(context: Context, prefix: str, policy: Draft) -> Callable[[Lender], Sequence[Draft]]:
-    """Makes the entries that give a namespace the other case rule, its policy first; refused where that cannot be."""
-    exact = context.facts.policy(prefix).case is not CaseRule.SENSITIVE
+def moving(context: Context, prefix: str, policy: Draft, *, exact: bool) -> Callable[[Lender], Sequence[Draft]]:
+    """Makes the entries that give a namespace the other case rule, its policy first; refused where that cannot be.
+
+    `exact` says whether letters count by the new rule.
+    """
     found = _entries(context, prefix)
     names = [entry for entry in found if entry.exact != exact]  # the others end keys of an earlier era
     _check_clashes(prefix, names, exact)
@@ -57,6 +60,23 @@ def moving(context: Context, prefix: str, policy: Draft) -> Callable[[Lender], S
         return drafts
 
     return make
+
+
+def kept_exactly(facts: Facts, prefix: str) -> bool | None:
+    """Whether letters count in the names of a namespace, as their entries say; None if they do not tell.
+
+    This is for a namespace whose policy cannot be read. All records that exist are kept by the rule of today. What does
+    not exist may be the end of a key of an earlier era, so it tells something only where all of it tells the same.
+    """
+    found: set[bool] = set()
+    first, end = names_under(prefix)
+    while page := facts.reading.names(first, end, CHUNK):
+        for entry in page:
+            if entry.state is not State.ABSENT:
+                return entry.exact
+            found.add(entry.exact)
+        first = page[-1].key + b"\0"
+    return found.pop() if len(found) == 1 else None
 
 
 def names_under(prefix: str) -> tuple[bytes, bytes]:

@@ -36,7 +36,7 @@ _DUBLIN_CORE: Final = ("DC.", "DCTERMS.")
 _SECOND: Final = 1_000_000
 # What a terminal or a reader of citations would act upon, instead of showing it.
 _BLANKS: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029]+")
-_DIRECTIONS: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_DIRECTIONS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?:Z|[+-][0-9:]+)?)?)?)?")
 
 

@@ -89,7 +89,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "connections_per_address": Limit(
         Number(1, 1_000_000),
         256,
-        "How many of them come from one address at most (a /64 of IPv6; twice as many from a /56, four times from a /48).",
+        "How many of them come from one address at most (a /64 of IPv6; a /56 has twice as many, a /48 four times).",
     ),
     "message_time": Limit(_SECONDS, 30, "In which time a whole message must have come over TCP.", "seconds"),
     "idle_time": Limit(_SECONDS, 300, "How long a connection is kept on which nothing is asked.", "seconds"),

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from perseid.ledger.entry import Entry, State
+from perseid.ledger.errors import Moved
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.ledger.reading import Reading
 from perseid.names import CaseRule, Handle, prefixes
@@ -113,6 +114,8 @@ class Facts:
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
         self._eras: dict[str, list[Era]] = {}
+        self.remembered: dict[bytes, bytes] = {}
+        """The leaf hashes of entries that were not read for this decision: see `recent`."""
         self.spent = Spent()
         """How much was searched for rights."""
 
@@ -132,6 +135,11 @@ class Facts:
         """Everything that was read, with the number of its latest entry."""
         return {key: 0 if entry is None else entry.seq for key, entry in self._entries.items()}
 
+    def latest(self, key: bytes) -> int:
+        """The number of the latest entry of a record; 0 if there is none."""
+        entry = self.entry(key)
+        return 0 if entry is None else entry.seq
+
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - for who need not look
         """The latest entry of a record. It is expected that a `new` name has none; the answer does not depend on it."""
         if key not in self._entries:
@@ -139,16 +147,17 @@ class Facts:
         return self._entries[key]
 
     def saw(self, entry: Entry) -> None:
-        """Note that a decision rests on an entry which was found otherwise than by name."""
-        self._entries[entry.key] = entry
+        """Note that a decision rests on an entry which was found otherwise than by name.
+
+        Raises `Moved` where it rests on another entry of the record already: it cannot rest on both.
+        """
+        noted = self._entries.setdefault(entry.key, entry)
+        if noted is None or noted.seq != entry.seq:
+            raise Moved(entry.key, 0 if noted is None else noted.seq, entry.seq)
 
     def assume(self, prefix: str, policy: Policy) -> None:
         """Decide as if a namespace had this policy: it is about to get it."""
         self._assumed[fold(prefix)] = policy
-
-    def is_assumed(self, prefix: str) -> bool:
-        """Whether a policy is assumed for a namespace."""
-        return fold(prefix) in self._assumed
 
     def policy(self, prefix: str) -> Policy:
         """The policy of a namespace. One that cannot be read any more allows nothing, rather than everything."""
@@ -162,6 +171,11 @@ class Facts:
                 if value.type == POLICY_TYPE:
                     return _policy(value.data)
         return self.rules.default_policy
+
+    def last_readable_policy(self, prefix: str) -> Policy | None:
+        """The latest policy of a namespace that can be read; None if there never was one."""
+        policies = map(stored_policy, self.reading.history(record_key(policy_name(prefix))))
+        return next((policy for policy in policies if policy is not None), None)
 
     def eras(self, prefix: str) -> list[Era]:
         """The times in which the names of a namespace were told apart by one rule, latest first; mostly one."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.redaction import NothingToRedact, redaction
+from perseid.ledger.requests import Append
 from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
 from perseid.records.admin import AdminPermission
@@ -26,11 +27,9 @@ from .authority_metadata import of_type as of_exact_type
 from .compose import compose, known, moved_apart
 from .context import Context, Plan, not_found, still_reserved
 from .demands import Demand, Membership, Need, Role, is_admin, shown
-from .facts import SITE_PREFIX, Facts, Held, of_type
-from .identity import Identity
+from .facts import SITE_PREFIX, Held, of_type
 from .operations import require_identity, revival, written
 from .policy import Policy
-from .registry import Registry
 from .results import Changed, Refused
 
 FIRST_INDEX: Final = 9101
@@ -164,30 +163,38 @@ class Redact:
         held = context.facts.held(self.handle)
         if held.entry is None:
             raise not_found(held)
-        by = (context.door, str(context.who))
-        meant = eras.as_of(context.facts, held, self.seq)
-        key = held.key if meant is None else meant.key
-        context.facts.entry(key)  # the commit checks that this key, too, is as it was
         try:
-            request = redaction(context.facts.reading, key, self.seq, self.index, by, reason)
-            if meant is not None and key != held.key:
-                _check_gone(held, meant, self.index)
+            requests = self._requests(context, held, reason)
         except NothingToRedact as problem:
             advice = "the history of the handle says which entries hold the value"
             raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), advice) from problem
         handle = held.handle
-        answer = Plan(lambda seq: Changed(handle, seq), (request.draft,), reason=context.reasons[-1])
-        return replace(answer, redacts=request.redacts)
+        drafts = tuple([request.draft for request in requests])
+        redacts = {seq: found for request in requests for seq, found in request.redacts.items()}
+        return Plan(lambda seq: Changed(handle, seq), drafts, reason=context.reasons[-1], redacts=redacts)
 
+    def _requests(self, context: Context, held: Held, reason: str) -> list[Append]:
+        """What erases the value under each key that the name has had by the case rules of its namespace (H5).
 
-def redact(registry: Registry, order: Redact, who: Identity, door: str) -> Changed:
-    """Erase a value of the past wherever it was copied, also where the name was kept by another case rule (H5)."""
-    with registry.facts() as facts:
-        others = _copies(facts, order)
-    changed = registry.do(order, who, door)
-    for other in others:
-        registry.do(other, who, door)
-    return changed
+        All of it is one commit: if something were left, the entry that was named would be empty by then, and could not
+        say any more what was meant.
+        """
+        reading = context.facts.reading
+        meant = eras.as_of(context.facts, held, self.seq)
+        places = {held.key if meant is None else meant.key: (self.seq, self.index)}
+        if meant is not None:
+            data = {value.data for value in meant.record() if value.index == self.index}
+            if meant.key != held.key:
+                _check_gone(held, data, self.index)
+            for entry in eras.history(context.facts, held):
+                for value in entry.record():
+                    if value.data in data:
+                        places.setdefault(entry.key, (entry.seq, value.index))
+        by = (context.door, str(context.who))
+        for key in places:
+            if (latest := reading.record(key)) is not None:
+                context.facts.saw(latest)  # whose values are copied, so the commit rests on it
+        return [redaction(reading, key, *place, by, reason) for key, place in places.items()]
 
 
 # What the operations share
@@ -252,29 +259,11 @@ def _before_tombstone(context: Context, held: Held) -> Entry:
     raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "replace the record as a whole", "S8")
 
 
-def _check_gone(held: Held, meant: Entry, index: int) -> None:
+def _check_gone(held: Held, data: set[bytes], index: int) -> None:
     """Refuse to erase what the record still holds, though under another key."""
-    data = {value.data for value in meant.record() if value.index == index}
     if any(value.data in data for value in held.values):
         message = f"what value {index} held is part of the record of {held.handle} still; remove or replace it first"
         raise NothingToRedact(message)
-
-
-def _copies(facts: Facts, order: Redact) -> list[Redact]:
-    """The same erasure under each other key that the name has had, where the data was there too."""
-    if fold(order.handle.prefix) == SITE_PREFIX:
-        return []
-    held = facts.held(order.handle)
-    meant = eras.as_of(facts, held, order.seq)
-    if meant is None:
-        return []
-    data = {value.data for value in meant.record() if value.index == order.index}
-    found: dict[bytes, Redact] = {}
-    for entry in eras.history(facts, held):
-        for value in entry.record() if entry.key != meant.key else ():
-            if value.data in data:
-                found.setdefault(entry.key, replace(order, index=value.index, seq=entry.seq))
-    return list(found.values())
 
 
 def _checked_reason(reason: str, what: str) -> str:

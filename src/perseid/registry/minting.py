@@ -220,9 +220,17 @@ class Reserve:
 
 
 def mint(
-    registry: Registry, order: Generate, who: Identity, door: str, note: str = "", patience: float = PATIENCE
+    registry: Registry,
+    order: Generate,
+    who: Identity,
+    door: str,
+    note: str = "",
+    patience: float = PATIENCE,
+    step_of: str = "",
 ) -> Iterator[Minted]:
     """Make any number of names, at most `MAX_NAMES` to a commit; what is yielded is durable.
+
+    `step_of` names the unit that it belongs to, if any: see `units`.
 
     Where the clock has to catch up this waits, for each commit up to so many seconds; then, or at once if that would
     not suffice, it raises `MustWait`.
@@ -233,14 +241,16 @@ def mint(
         part = replace(order, count=min(MAX_NAMES // each, order.count - done))
         if isinstance(part, Mint):
             part = replace(part, number=part.number + done)
-        made = _patiently(registry, part, (who, door, note), patience)
+        made = _patiently(registry, part, (who, door, note, None, step_of), patience)
         yield made
         done += len(made.handles) // each
         if done >= order.count:
             return
 
 
-def _patiently(registry: Registry, order: Generate, by: tuple[Identity, str, str], patience: float) -> Minted:
+def _patiently(
+    registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], patience: float
+) -> Minted:
     while True:
         try:
             return registry.do(order, *by)

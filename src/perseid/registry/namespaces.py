@@ -13,7 +13,7 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
 from perseid.ledger.reading import CHUNK, Reading
 from perseid.ledger.requests import Lender
-from perseid.names import Handle, InvalidName, prefixes
+from perseid.names import CaseRule, Handle, InvalidName, prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.prefixes import parent
@@ -27,9 +27,9 @@ from .authority_metadata import TypeDefinition, definitions
 from .compose import compose
 from .context import Context, Plan, check_indexes
 from .demands import Demand, Membership, Need, Role, shown
-from .facts import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Held
+from .facts import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Facts, Held
 from .makers import making
-from .policy import Policy
+from .policy import PROFILES, Policy
 from .results import Refused
 
 BY_DEFAULT = "by default"
@@ -143,7 +143,7 @@ class SetPolicy:
         return _plan(context, self.prefix, fits, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
 
 
-class _Fits(Enum):
+class _How(Enum):
     """How the names of a namespace are found under another policy."""
 
     AS_BEFORE = "as before"
@@ -151,26 +151,51 @@ class _Fits(Enum):
     MOVED = "under other keys, to which they are moved"
 
 
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    """That a namespace may have another policy."""
+
+    how: _How
+    before: Policy
+    after: Policy
+
+
 def _check_fits(context: Context, prefix: str, policy: Policy, *, change_case: bool = False) -> _Fits:
     """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5)."""
     if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
         raise Refused.by_policy(refusals)
+    names = case_rule.names_under(prefix)
     try:
-        before = context.facts.policy(prefix)
-    except Refused:
-        return _Fits.AS_BEFORE  # it cannot be read, and this one takes its place
+        before, is_known = context.facts.policy(prefix), True
+    except Refused:  # it cannot be read, and this one takes its place, if that hides no record
+        if not context.facts.reading.names(*names, 1):
+            return _Fits(_How.IF_EMPTY, policy, policy)
+        before, is_known = _last_known(context.facts, prefix)
     finds_alike = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
     entry = context.facts.entry(record_key(policy_name(prefix)))
-    is_chosen = entry is not None and entry.why != BY_DEFAULT
+    is_chosen = is_known and entry is not None and entry.why != BY_DEFAULT
     if is_chosen and not change_case and (refusals := before.may_change_to(policy)):
         raise Refused.by_policy(refusals)
     if finds_alike and case_rule.keeps_keys(before, policy):
-        return _Fits.AS_BEFORE
+        return _Fits(_How.AS_BEFORE, before, policy)
     if finds_alike and change_case:
-        return _Fits.MOVED
-    if context.facts.reading.names(*case_rule.names_under(prefix), 1):
+        return _Fits(_How.MOVED, before, policy)
+    if context.facts.reading.names(*names, 1):
         raise _has_records(prefix, before)
-    return _Fits.IF_EMPTY
+    return _Fits(_How.IF_EMPTY, before, policy)
+
+
+def _last_known(facts: Facts, prefix: str) -> tuple[Policy, bool]:
+    """By which policy the names of a namespace are kept whose policy cannot be read, and whether that is sure.
+
+    It is the last one that could be read, unless the names themselves say that another case rule came after it.
+    """
+    last = facts.last_readable_policy(prefix)
+    likely = facts.rules.default_policy if last is None else last
+    exact = case_rule.kept_exactly(facts, prefix)
+    if exact is None or exact == (likely.case is CaseRule.SENSITIVE):
+        return likely, last is not None
+    return PROFILES["exact" if exact else "free"], False
 
 
 def _plan(
@@ -178,15 +203,15 @@ def _plan(
 ) -> Plan[Namespace]:
     """The plan for a policy. Where names would not be found as before, they are moved, or there must be none."""
     fixed = tuple(drafts)
-    if fits is _Fits.AS_BEFORE:
+    if fits.how is _How.AS_BEFORE:
         return Plan(answer, fixed, reason=context.reasons[-1])
-    if fits is _Fits.MOVED:
-        return Plan(answer, make=case_rule.moving(context, prefix, fixed[0]), reason=context.reasons[-1])
-    before = context.facts.rules.default_policy if context.facts.is_assumed(prefix) else context.facts.policy(prefix)
+    if fits.how is _How.MOVED:
+        exact = fits.after.case is CaseRule.SENSITIVE
+        return Plan(answer, make=case_rule.moving(context, prefix, fixed[0], exact=exact), reason=context.reasons[-1])
 
     def make(lender: Lender) -> Sequence[Draft]:
         if lender.any_between(*case_rule.names_under(prefix)):
-            raise _has_records(prefix, before)
+            raise _has_records(prefix, fits.before)
         return fixed
 
     return Plan(answer, make=make, reason=context.reasons[-1])

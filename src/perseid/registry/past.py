@@ -35,7 +35,7 @@ from .facts import SITE_PREFIX, Facts, Held
 from .identity import Anonymous, Identity
 from .resolving import Query, made, no_such_values
 from .results import Refused, Resolved
-from .veil import Veil, is_public
+from .veil import Searched, Veil, is_public
 
 FIRST_INSTANT: Final = 10**14
 """Numbers below it are entries, and from it on microseconds since 1970. No ledger will have a hundred million million
@@ -155,10 +155,13 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
 
     Who answers for the name, and who may see what, is decided by the state of today.
     """
-    past = Past(facts, Anonymous() if query.public_only else who, query.handle, refer=query.refer)
+    searched = Searched()  # a template may rest on dozens of records, each of which may have a long past
+    asking = Anonymous() if query.public_only else who
+    past = Past(facts, asking, query.handle, refer=query.refer, searched=searched)
     seen = past.existing_at(seq)
     if seen is None:
-        return AsOf(seq, made(query, who, facts, past.held, lambda *name: public_then(facts, seq, *name)))
+        found = made(query, who, facts, past.held, lambda *name: public_then(facts, seq, searched, *name), seq)
+        return AsOf(seq, found)
     entry = seen.entry
     wanted = select(entry.record(), query.indexes, query.types)
     if not query.public_only and wanted:
@@ -174,13 +177,15 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
     return AsOf(seq, resolved)
 
 
-def public_then(facts: Facts, seq: int, handle: Handle, holding: str | None) -> templates.Public | None:
+def public_then(
+    facts: Facts, seq: int, searched: Searched, handle: Handle, holding: str | None
+) -> templates.Public | None:
     """A record as everybody sees it after an entry of the ledger; it need not be one that this server answers for."""
     held = facts.held(handle)
     entry = eras.as_of(facts, held, seq)
     if entry is None or not templates.holds(entry.record(), holding):
         return None
-    seen = Past(facts, Anonymous(), handle, held=held).existing_at(seq)
+    seen = Past(facts, Anonymous(), handle, held=held, searched=searched).existing_at(seq)
     return None if seen is None else templates.Public(seen.entry, seen.values)
 
 
@@ -200,10 +205,18 @@ class Past:
     """One name's past through the eyes of one who asks."""
 
     def __init__(
-        self, facts: Facts, who: Identity, handle: Handle, *, refer: bool = False, held: Held | None = None
+        self,
+        facts: Facts,
+        who: Identity,
+        handle: Handle,
+        *,
+        refer: bool = False,
+        held: Held | None = None,
+        searched: Searched | None = None,
     ) -> None:
         """With `held` it is not asked whether this server answers for the name."""
         self._facts = facts
+        self._searched = searched
         runs_server = may(facts, who, SEE_ALL)
         if fold(handle.prefix) == SITE_PREFIX and runs_server:
             self.held = own_record(facts, handle)
@@ -275,7 +288,7 @@ class Past:
 
     def _unveiled(self, entries: Iterator[Entry]) -> Iterator[Seen]:
         """What those see who may not read private values, found by walking back from today."""
-        veil = Veil()
+        veil = Veil(self._searched)
         deleted: list[Seen] = []  # entries without a record; they are shown if the record before them was
         found = False
         for entry in entries:

@@ -5,13 +5,14 @@ handed in with everything the decision rested on. If any of it has moved by the 
 again, a few times; after that the caller is told that the ledger is too busy. Reading waits for nobody.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from perseid.ledger import Append, Failed, Ledger, LedgerError, Mint, Moved, TooBusy
 from perseid.ledger import Minted as MintedEntries
+from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Appended, Outcome, RestsOn
 from perseid.wire.codes import ResponseCode
 
@@ -42,11 +43,18 @@ class Registry:
         self._recent = Recent()
 
     def do(
-        self, operation: Operation[T], who: Identity, door: str, note: str = "", rests_on: RestsOn | None = None
+        self,
+        operation: Operation[T],
+        who: Identity,
+        door: str,
+        note: str = "",
+        rests_on: RestsOn | None = None,
+        step_of: str = "",
     ) -> T:
         """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`.
 
-        `rests_on` is what the door itself read: the record with the key that proved who asks, and its entry.
+        `rests_on` is what the door itself read: the record with the key that proved who asks, and its entry. `step_of`
+        names the change of many records that this is a part of: see `units`.
         """
         if not note.isascii():
             _check_text(note)
@@ -56,12 +64,17 @@ class Registry:
                 decided = self._decide(operation, who, door, note, rests_on)
             if decided.request is None:
                 return decided.plan.answer(0)
-            outcome = self.ledger.append(decided.request)[0]
+            request = replace(decided.request, operation=step_of) if step_of else decided.request
+            outcome = self.ledger.append(request)[0]
             if not isinstance(outcome, Moved):
-                answer = decided.plan.answer(_first_entry(outcome))
-                self._recent.note(decided.facts.seen, decided.changed)
+                answer = decided.plan.answer(seq := _first_entry(outcome))
+                self._recent.note(decided.facts.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redacts))
                 return answer
             self._recent.forget(decided.request.rests_on)
+            if outcome.found <= outcome.seen:
+                self._recent = Recent()  # a record never goes back, so this is another history: nothing of it is known
+            if rests_on and outcome.key in rests_on:
+                raise _prove_again()
             decided = None
         raise TooBusy("others kept changing what this rests on; nothing was written, try again shortly")
 
@@ -76,8 +89,11 @@ class Registry:
     def _decide(
         self, operation: Operation[T], who: Identity, door: str, note: str, also: RestsOn | None
     ) -> "_Decided[T]":
-        """What is to be done, from one state of the ledger."""
+        """What is to be done, from one state of the ledger, which must be the one that the door has seen."""
         with self.facts() as facts:
+            for key, seq in (also or {}).items():
+                if facts.latest(key) != seq:
+                    raise _prove_again()
             plan = operation.decide(Context(facts, who, door, self.now(), note))
         return _Decided(plan, facts, _request(plan, facts, also))
 
@@ -89,11 +105,16 @@ class Registry:
             try:
                 plan = operation.decide(Context(facts, who, door, self.now(), note))
             except Exception:
-                if facts.is_certain:
+                if facts.is_certain and not also:
                     raise
                 return None
+        if also and any(facts.latest(key) != seq for key, seq in also.items() if key in facts.seen):
+            self._recent.forget(also)  # either that is out of date or what the door has read; the ledger knows
+            return None
         request = _request(plan, facts, also)
-        return None if request is None and not facts.is_certain else _Decided(plan, facts, request)
+        # What is not committed is checked by nobody, neither what is remembered nor what the door has read.
+        is_checked = request is not None or (facts.is_certain and not also)
+        return _Decided(plan, facts, request) if is_checked else None
 
     # Reading
 
@@ -124,24 +145,28 @@ class _Decided(Generic[T]):
     request: _Request | None
     """What is asked of the ledger; None if nothing has to be appended."""
 
-    @property
-    def changed(self) -> frozenset[bytes]:
-        """The records that the plan changes, as far as that is known beforehand."""
-        return frozenset([draft.key for draft in self.plan.drafts])
+    def changed(self, outcome: Outcome) -> Collection[bytes]:
+        """The keys of the records that were changed; where names were made, those that they have by either rule."""
+        if self.plan.make is None or not isinstance(outcome, MintedEntries):
+            return [draft.key for draft in self.plan.drafts]
+        return [record_key(name, exact=exact) for name in outcome.handles for exact in (False, True)]
 
 
 def _request(plan: Plan[object], facts: Facts, also: RestsOn | None) -> _Request | None:
     """What a plan asks of the ledger; None if nothing has to be appended."""
     rests_on = {**facts.rests_on, **also} if also else facts.rests_on
     if plan.make is not None:
-        return Mint(plan.make, rests_on)
+        return Mint(plan.make, rests_on, remembered=facts.remembered)
     if not plan.drafts:
         return None
     if len(plan.drafts) == 1:
-        return Append(plan.drafts[0], rests_on, plan.redacts)
+        return Append(plan.drafts[0], rests_on, plan.redacts, remembered=facts.remembered)
     drafts = plan.drafts
-    assert not plan.redacts, "what is erased goes with a single entry"  # noqa: S101 - for whoever plans
-    return Mint(lambda _: drafts, rests_on)
+    return Mint(lambda _: drafts, rests_on, redacts=plan.redacts, remembered=facts.remembered)
+
+
+def _prove_again() -> TooBusy:
+    return TooBusy("the record that proved who asks has changed since; nothing was written, prove it again")
 
 
 def _check_text(text: str) -> None:

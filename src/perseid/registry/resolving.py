@@ -56,12 +56,15 @@ def resolve(query: Query, context: Context) -> Resolved:
     return answer(held, found)
 
 
-def made(query: Query, who: Identity, facts: Facts, held: Held, look_up: templates.LookUp) -> Resolved:
+def made(
+    query: Query, who: Identity, facts: Facts, held: Held, look_up: templates.LookUp, at: int | None = None
+) -> Resolved:
     """Answer a query about a name without a record that may be known to whoever asks: by a template, if there is one.
 
-    Whoever asks within a session for more than public values has to be allowed to read the base.
+    What is looked up is that of today, or as it was after the entry `at`. Whoever asks within a session for more than
+    public values has to be allowed to read the base.
     """
-    found = templates.make(facts, held, look_up)
+    found = templates.make(facts, held, look_up, at)
     if found is None:
         raise not_found(held)
     values = select(found.values, query.indexes, query.types)

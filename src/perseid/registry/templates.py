@@ -61,13 +61,14 @@ class Made:
     """The latest entry that the values follow from."""
 
 
-def make(facts: Facts, held: Held, look_up: LookUp) -> Made | None:
+def make(facts: Facts, held: Held, look_up: LookUp, at: int | None = None) -> Made | None:
     """The values of a name without a record; None if no template makes any, and there is no such name.
 
-    Raises `Refused` for a template that costs too much.
+    What is looked up is that of today, or after the entry `at`. Raises `Refused` for a template that costs too much,
+    and where the past of what it rests on is not shown.
     """
     asked = held.asked
-    read = _Read(look_up)
+    read = _Read(asked, look_up)
     inherited = list(read.namespaces(asked.prefix))
     delimiter = next((found for each in inherited if (found := each.delimiter)), facts.rules.template_delimiter)
     parts = divide(str(asked), asked.prefix, delimiter)
@@ -81,8 +82,7 @@ def make(facts: Facts, held: Held, look_up: LookUp) -> Made | None:
     own = _namespace(values)
     templates = next((each.templates for each in (own, *inherited) if each is not None and each.templates), None)
     if templates is not None:
-        ignore_case = held.policy.case is not CaseRule.SENSITIVE
-        subject = Subject(str(asked), *parts, values, ignore_case)
+        subject = Subject(str(asked), *parts, values, ignore_case=not _is_exact(facts, held, at))
         try:
             made = evaluate(templates, subject, lambda reference: _referred(facts, read, reference))
         except TemplateTooCostly as problem:
@@ -126,12 +126,20 @@ def holds(values: tuple[Value, ...], type_: str | None) -> bool:
 class _Read:
     """Records that were read, each once."""
 
-    def __init__(self, look_up: LookUp) -> None:
+    def __init__(self, asked: Handle, look_up: LookUp) -> None:
+        self._asked = asked
         self._look_up = look_up
         self.entries: list[Entry] = []
 
     def record(self, handle: Handle, holding: str | None = None) -> Public | None:
-        found = self._look_up(handle, holding)
+        try:
+            found = self._look_up(handle, holding)
+        except Refused as refused:
+            if refused.code is not ResponseCode.INSUFFICIENT_PERMISSIONS:
+                raise
+            # Whoever asks has named another record than the one whose past is too long, or not shown.
+            reason = f"the past of what {shown(self._asked)} is made from is not shown"
+            raise Refused(refused.code, reason, refused.advice) from refused
         if found is not None:
             self.entries.append(found.entry)
         return found
@@ -146,6 +154,14 @@ class _Read:
                 yield namespace
 
 
+def _is_exact(facts: Facts, held: Held, at: int | None) -> bool:
+    """Whether small and capital letters are told apart in the names of the namespace, today or after an entry."""
+    prefix = held.asked.prefix
+    if at is None or fold(prefix) == PREFIX_OF_PREFIXES:
+        return held.policy.case is CaseRule.SENSITIVE
+    return next(era.exact for era in facts.eras(prefix) if era.first <= at)
+
+
 def _handle(base: str) -> Handle | None:
     """The base as a handle; where the slash is the delimiter it is a prefix, whose record is the prefix handle."""
     return Handle.for_lookup(base if "/" in base else f"{PREFIX_OF_PREFIXES}/{base}")
@@ -158,8 +174,10 @@ def _referred(facts: Facts, read: _Read, reference: ValueRef) -> bytes | None:
         return None
     try:
         found = read.record(handle)
-    except Refused:
-        return None  # of a namespace whose policy cannot be read, or whose past is not shown, nothing is known
+    except Refused as refused:
+        if refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS:
+            raise  # there may well have been such a name
+        return None  # of a namespace whose policy cannot be read nothing is known
     values = () if found is None else found.values
     return next((value.data for value in values if value.index == reference.index), None)
 

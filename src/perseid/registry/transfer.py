@@ -2,20 +2,21 @@
 
 A transfer gives records a new owner: all their administrators are replaced by one, whose key or group is named
 `INDEX:HANDLE`, so that the rights of the old ones end. Creator and date of creation stay (A8). Everything under a
-prefix is transferred in many commits that count as one operation: the note of each entry names it, whoever looks at
-the log sees them together, and what was interrupted is finished by doing it again.
+prefix is transferred in many commits that count as one operation (`units`): the note of each entry names it, whoever
+looks at the log sees them together, what was interrupted is finished by doing it again, and it can be undone.
 
 What is left to the new owner of a prefix: the groups in its prefix handle, and the default administrators in its
 policy. Both are values that only they can judge.
 """
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import record_key
+from perseid.ledger.operations import Operation
 from perseid.names import CaseRule, Handle, InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.prefixes import is_derived
@@ -26,7 +27,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
-from . import demands
+from . import demands, units
 from .authority_metadata import first_readable, name_key, of_type, read_stored_party
 from .compose import compose
 from .context import Context, Plan, administrators, not_found, still_reserved
@@ -44,7 +45,8 @@ from .results import Changed, Refused
 MAX_RECORDS: Final = 1_000
 """Records handed over in one commit: the same bound as for new names, for the same reasons."""
 
-_OPERATION_OCTETS: Final = 8  # of an operation's name: more than one installation will ever have
+KIND: Final = "transfer"
+"""What the unit is called that a transfer of many names is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class TransferAll:
     to: ValueRef
     derived: bool = False
     """Whether the prefixes derived from it go along, with all that is under them."""
-    operation: str = field(default_factory=lambda: secrets.token_hex(_OPERATION_OCTETS))
+    operation: str = field(default_factory=units.new_name)
     """The name under which the log has it. Who goes on with an operation gives its name again."""
 
 
@@ -103,16 +105,27 @@ def transfer(registry: Registry, what: TransferAll, who: Identity, door: str, no
     names, so that whoever hands over can go on after an interruption; and then the names once more, for those that
     were made meanwhile.
     """
-    noted = f"transfer {what.operation}: {note}" if note else f"transfer {what.operation}"
     looked_at = transferred = 0
-    for first, end in registry.do(_Start(what), who, door):
+    ranges = registry.do(_Start(what), who, door)
+    unit = _unit(registry, what, who, door, note)
+    for first, end in ranges:
         at: bytes | None = first
         while at is not None:
-            page = registry.do(_Page(what.where, what.to, at, end), who, door, noted)
+            page = registry.do(_Page(what.where, what.to, at, end), who, door, units.noted(unit), step_of=unit.id)
             looked_at += page.looked_at
             transferred += page.transferred
             at = page.following
             yield Progress(what.operation, looked_at, transferred)
+    units.end(registry, unit)
+
+
+def _unit(registry: Registry, what: TransferAll, who: Identity, door: str, note: str) -> Operation:
+    """The unit that a transfer is: a new one, or the one that is gone on with."""
+    known = operations.find(registry.ledger.log, what.operation)
+    if known is not None:
+        return units.found(registry, who, what.operation)
+    asked: dict[str, object] = {"where": what.where, "to": str(what.to), "derived": what.derived}
+    return units.begin(registry, KIND, asked, who, door, note, name=what.operation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ A type is registered where its record is: one whose prefix is homed here must ex
 write waits for another server.
 
 What a namespace asks of types stands in its policy: `registered_types`, and `validate_types`, by which the data of a
-value has to be what the definition of its type says. That is asked of values that are new or changed. A definition may
-change after a value was written, and who then corrects something else in the record is not at fault.
+value has to be what the definition of its type says. The first is asked of types that are new in the record, the second
+of values that are new or changed. A policy or a definition may change after a value was written, or the record of the
+type go, and who then corrects something else in the record is not at fault.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,8 @@ BUILT_IN_TYPES: Final = frozenset({"URL", "EMAIL", DESC, "INET_HOST", "URN", DEF
 """Types that every deployed tool knows, and our own; with those that begin with `HS_` they need no definition (A6)."""
 
 MAX_CHECKED_TYPES: Final = 32
-"""Of how many different types the data is checked in one record: for each, a definition is read and kept ready."""
+"""Of how many different types with a definition the data is checked in one change of a record: for each, the definition
+is read and made ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def type_refusals(
 ) -> Iterator[Refusal]:
     """What the policy of a namespace has against the types of values, and against their data."""
     if policy.registered_types:
-        yield from _unregistered(facts, policy, values)
+        yield from _unregistered(facts, policy, values, before)
     if policy.validate_types:
         yield from _invalid(facts, policy, values, before)
 
@@ -103,41 +105,53 @@ def registered(held: Held) -> Registered | None:
         return Registered(held.handle, held.seq, text, None, str(problem))
 
 
-def _unregistered(facts: Facts, policy: Policy, values: Sequence[Value]) -> Iterator[Refusal]:
+def _unregistered(facts: Facts, policy: Policy, values: Sequence[Value], before: Sequence[Value]) -> Iterator[Refusal]:
     """Types without a definition. Those that the policy itself names need none: the service writes them."""
-    own = {fold(type_) for type_ in policy.types_used}
-    seen = set()
+    # What the record has already it may keep: it came before the policy, or its type had a record then.
+    seen = {fold(type_) for type_ in (*policy.types_used, *[value.type for value in before])}
     for value in values:
         type_ = fold(value.type)
-        if type_ in own or type_ in seen or _is_built_in(type_):
+        if type_ in seen or _is_built_in(type_):
             continue
         seen.add(type_)
         handle = Handle.for_lookup(value.type)
         if handle is not None and (not facts.is_responsible(handle) or registered(facts.held(handle)) is not None):
             continue
         message = f"the type {quoted(value.type)} has no definition"
-        remedy = f"Define it first (perseid type add {quoted(value.type)} …), or use a type that is registered."
+        if handle is None:
+            remedy = "It is no handle, and only handles are registered: use one that is (perseid type list)."
+        else:
+            remedy = f"Define it first (perseid type add {quoted(value.type)} …), or use a type that is registered."
         yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, remedy)
 
 
 def _invalid(facts: Facts, policy: Policy, values: Sequence[Value], before: Sequence[Value]) -> Iterator[Refusal]:
-    """Data that is not what the definition of its type says."""
+    """The first data that is not what the definition of its type says.
+
+    There it ends. Nobody is told of more than one, and a definition that cannot be used, or not within bounds, would
+    otherwise be tried anew for each of its values: it is not kept as those are that can.
+    """
     there = {(fold(value.type), value.data) for value in before}
     found: dict[str, Registered | None] = {}
+    defined = 0
     effort = Effort()
     for value in values:
         type_ = fold(value.type)
         if (type_, value.data) in there or _is_built_in(type_):
             continue
         if type_ not in found:
-            found[type_] = _here(facts, value.type)
-        why = _problem(found[type_], value.data, effort)
-        if sum(each is not None for each in found.values()) > MAX_CHECKED_TYPES:
-            why = f"a record of more than {MAX_CHECKED_TYPES} different types is not checked"
-        if why:
+            here = found[type_] = _here(facts, value.type)
+            defined += here is not None and here.definition is not None
+        if defined > MAX_CHECKED_TYPES:
+            message = f"new values of more than {MAX_CHECKED_TYPES} different types are not checked together"
+            remedy = "Write them one after the other: what the record has already is not checked anew."
+        elif why := _problem(found[type_], value.data, effort):
             message = f"value {value.index} is not of its type {quoted(value.type)}: {why}"
             remedy = f"Give what the type asks for: perseid type show {quoted(value.type)}."
-            yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, remedy)
+        else:
+            continue
+        yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, remedy)
+        return
 
 
 def _here(facts: Facts, type_: str) -> Registered | None:

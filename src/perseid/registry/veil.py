@@ -26,6 +26,13 @@ _INDEXES_END: Final = 1 << 31
 _Content: TypeAlias = tuple[str, bytes, tuple[ValueRef, ...]]
 
 
+class Searched:
+    """How much was looked at so far, for one request: it may have to look at the past of many names."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Veil:
     """What the public may no longer see of a record's past; it is shown the versions from today's back.
 
@@ -41,7 +48,7 @@ class Veil:
     note begins with `PAST_STAYS` hides nothing before it; if that note was redacted, it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, searched: Searched | None = None) -> None:
         self.ended = False
         """Whether too much was looked at, so that nothing further back is shown."""
         self._later: Entry | None = None
@@ -51,12 +58,12 @@ class Veil:
         self._gaps: set[tuple[int, int]] = set()
         self._everything = False
         self._public: set[_Content] = set()
-        self._searched = 0
+        self._searched = Searched() if searched is None else searched
 
     def lift(self, entry: Entry) -> tuple[Value, ...]:
         """The values that are public still, of the version before the one shown last."""
-        self._searched += 1 + len(entry.values)
-        self.ended = self.ended or self._searched > MAX_SEARCHED
+        self._searched.count += 1 + len(entry.values)
+        self.ended = self.ended or self._searched.count > MAX_SEARCHED
         if self.ended:
             return ()
         values = entry.record()

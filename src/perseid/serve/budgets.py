@@ -15,13 +15,16 @@ import resource
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.registry.config import Config
 
 from .limits import Networks, network_of
 from .native_steps import Kind
 from .native_tables import Unfinished
+
+if TYPE_CHECKING:
+    from .native_tcp import Connection
 
 IPV4_SOURCE_BITS: Final = 32
 IPV6_SOURCE_BITS: Final = 64
@@ -208,10 +211,10 @@ class Recent:
 class Budgets:
     """All budgets for work, and the failures that lead to a lock-out.
 
-    There are two lock-outs. An address that failed too often has no proof looked at. And the secrets of a handle at
-    which too many have guessed by VERIFY_CHALLENGE, from wherever, are not told right or wrong by VERIFY_CHALLENGE: many
-    addresses do not give many guesses. That second one any stranger can bring about, so it touches nobody who proves
-    their own identity here, nor a server whose questions about that handle had right answers before.
+    There are two lock-outs. An address that failed too often has no proof looked at. And where VERIFY_CHALLENGE was too
+    often about wrong answers for one handle, from wherever, it judges no more of them: many addresses do not give many
+    guesses. That second one any stranger can bring about, so it touches nobody who proves their own identity here, nor
+    a server whose questions about that handle had right answers before.
     """
 
     def __init__(self, config: Config, old: "Budgets | None" = None) -> None:
@@ -322,7 +325,7 @@ class Connections:
         self._total = 0
         self.refused = 0
         """Connections that were not admitted."""
-        self.unfinished = Unfinished()
+        self.unfinished: Unfinished[Connection] = Unfinished()
         """What has come over them of messages that are not whole."""
         self.configure(config)
 

@@ -97,9 +97,21 @@ class AtEveryAddress:
         self._send((octets,), back[3][1], 0, back[2])
 
     def is_own(self, back: Back) -> bool:
-        """Whether a datagram says that we sent it ourselves."""
-        local: bytes = back[3][0]
-        return back[1] == self._port and local == socket.inet_pton(self._family, back[0].partition("%")[0])
+        """Whether a datagram says that we sent it ourselves: from our port, and any address of this machine.
+
+        It is asked for hardly ever, and addresses come and go. So whether one is ours is found out by trying it.
+        """
+        address: Address = back[2]
+        if back[1] != self._port:
+            return False
+        with socket.socket(self._family, socket.SOCK_DGRAM) as tried:
+            if self._family == socket.AF_INET6:
+                tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            try:
+                tried.bind((address[0], 0, *address[2:]))
+            except OSError:
+                return False
+        return True
 
     def apart(self, back: Back) -> tuple[Address, bytes]:
         """The address of a client, and the one of this machine that it asked."""

@@ -1,4 +1,5 @@
-"""What a server keeps for clients between two messages, bounded by transport: challenges, sessions, unfinished messages.
+"""What a server keeps for clients between two messages, bounded by transport: challenges, sessions and unfinished
+messages.
 
 A challenge keeps the request that it is about, so anybody can have the server keep something. Over UDP that costs no
 more than a forged address; so challenges given there have a table of their own, and a flood of them takes the place of
@@ -100,8 +101,8 @@ class Unfinished(Generic[H]):
     def note(self, holder: H, octets: int) -> list[H]:
         """Say how much somebody has now. Answers who has to go, because all have too much: whoever has the most.
 
-        That hits those who fill the memory. Most requests are so short that even among many slow ones they are never the
-        longest; and who is cut frees so much that looking for them costs little for each octet that came.
+        That hits those who fill the memory: most requests are so short that even among many slow ones they are never
+        the longest. And who is cut frees so much that looking for them costs little for each octet that came.
         """
         self.total += octets - self._octets.pop(holder, 0)
         if octets:

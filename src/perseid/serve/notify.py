@@ -55,32 +55,9 @@ def stopping(text: str = "") -> bool:
     return notify("STOPPING=1" + _status(text))
 
 
-def status(text: str) -> bool:
-    """What `systemctl status` shows of the server, in words."""
-    return notify(_status(text).lstrip("\n"))
-
-
 def watchdog() -> bool:
-    """The server is alive; to be said at least twice in each `watchdog_seconds`."""
+    """The server is alive; to be said at least twice in the time that the manager waits for it (WatchdogSec)."""
     return notify("WATCHDOG=1")
-
-
-def extend(seconds: float) -> bool:
-    """Starting or stopping takes so much longer from now on, and that is as it should be."""
-    return notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
-
-
-def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """After how many seconds without a word the manager kills the server; None if it does not watch this process."""
-    variables = os.environ if environ is None else environ
-    microseconds, process = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", "")
-    if not _is_number(microseconds) or (process and process != str(os.getpid())):
-        return None
-    return int(microseconds) / 1_000_000 or None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def _status(text: str) -> str:

@@ -47,8 +47,8 @@ NICE: Final[Mapping[Kind, int]] = {Kind.SIGN: 10, Kind.VERIFY: 10}
 SOURCE_PART: Final = 4
 KNOWN_PART: Final = 2
 UDP_PART: Final = 4
-"""Which part of a queue one source may fill, one from which somebody has proved who they are, and UDP in all: a quarter,
-a half, a quarter."""
+"""Which part of a queue one source may fill, one from which somebody has proved who they are, and UDP in all: one
+over this."""
 
 
 @dataclass(frozen=True, slots=True)

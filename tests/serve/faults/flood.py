@@ -72,9 +72,10 @@ class Flood:
             # Refusals are as welcome as answers, and so is the end of a connection: there is another one.
             with suppress(OSError), connected(host, self._server) as connection:
                 while True:
-                    self._round(connection)
+                    self.ask(connection)
 
-    def _round(self, connection: socket.socket) -> None:
+    def ask(self, connection: socket.socket) -> None:
+        """Ask over a connection, and count what is answered."""
         challenges: list[int] = [0] * AT_A_TIME
         if self._kind is Kind.SECRETS:
             connection.sendall(b"".join(self._request(OpCode.CREATE_HANDLE, _NEW) for _ in challenges))

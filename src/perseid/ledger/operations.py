@@ -1,0 +1,139 @@
+"""Changes of many records as one operation: what was asked for, how far it has come, which entries belong to it.
+
+An operation is carried out in steps, each a commit of its own. The row of a step is written by the commit itself
+(`Append.operation`, `Mint.operation`), so an entry belongs to its operation or is not there. Whoever was killed goes on
+with what is left. A note could not say so much, because everybody writes notes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
+
+from .log import Log
+from .schema import head, operations, steps
+
+PAGE: Final = 1_000
+"""Operations that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation."""
+
+    id: str
+    kind: str
+    """What is done: `rewrite`, `transfer`, `undo` …"""
+    asked: str
+    """What exactly, as JSON."""
+    undoes: str
+    """The operation that this one undoes; empty for all others."""
+    door: str
+    actor: str
+    note: str
+    since: int = 0
+    """The last entry before it began."""
+    begun: int = 0
+    """In microseconds since 1970."""
+    ended: int = 0
+    """The same; 0 while something is left to do."""
+    total: int = 0
+    """How many records it is about, counted beforehand; 0 if that is not known."""
+    done: int = 0
+    """How many entries it has made."""
+
+
+class Steps:
+    """Which entries belong to an operation."""
+
+    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
+        """Each first entry, and how many it is the first of."""
+        self._rows = sorted(rows)
+        self._firsts = [first for first, _ in self._rows]
+
+    def __contains__(self, seq: int) -> bool:
+        place = bisect_right(self._firsts, seq) - 1
+        return place >= 0 and seq < self._rows[place][0] + self._rows[place][1]
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self._rows)
+
+    def with_step(self, first: int, count: int) -> "Steps":
+        """The same and one step more."""
+        return Steps([*self._rows, (first, count)]) if count else self
+
+    def newest_first(self) -> Iterator[int]:
+        """All entries, from the last back."""
+        for first, count in reversed(self._rows):
+            yield from range(first + count - 1, first - 1, -1)
+
+
+def begin(log: Log, operation: Operation) -> Operation:
+    """Write down that an operation begins; nothing of it is done yet."""
+    with log.store.writing() as connection:
+        cursor = connection.connection.cursor()
+        cursor.execute(log.statements.lock_head)
+        since = int(connection.execute(select(head.c.seq)).scalar_one())
+        begun = replace(operation, since=since, begun=log.clock.now(), ended=0, done=0)
+        row = {column.name: getattr(begun, column.name) for column in operations.columns}
+        connection.execute(insert(operations).values(row))
+    return begun
+
+
+def end(log: Log, identity: str) -> None:
+    """Write down that nothing is left to do."""
+    with log.store.writing() as connection:
+        connection.execute(update(operations).where(operations.c.id == identity).values(ended=log.clock.now()))
+
+
+def forget(log: Log, identity: str) -> None:
+    """Remove an operation of which nothing was done."""
+    with log.store.writing() as connection:
+        is_step = exists().where(steps.c.operation == identity)
+        connection.execute(delete(operations).where(operations.c.id == identity, ~is_step))
+
+
+def find(log: Log, identity: str) -> Operation | None:
+    """The operation with this name."""
+    with log.store.reading() as connection:
+        found = connection.execute(select(operations).where(operations.c.id == identity)).one_or_none()
+        return None if found is None else _operations(connection, [found])[0]
+
+
+def undoing(log: Log, identity: str) -> list[Operation]:
+    """The operations that undo this one, oldest first."""
+    with log.store.reading() as connection:
+        wanted = select(operations).where(operations.c.undoes == identity).order_by(operations.c.begun)
+        return _operations(connection, connection.execute(wanted).all())
+
+
+def newest_first(log: Log) -> Iterator[Operation]:
+    """All operations, the one that began last first."""
+    before: tuple[int, str] | None = None
+    while True:
+        with log.store.reading() as connection:
+            wanted = select(operations).order_by(operations.c.begun.desc(), operations.c.id.desc()).limit(PAGE)
+            if before is not None:
+                same = (operations.c.begun == before[0]) & (operations.c.id < before[1])
+                wanted = wanted.where((operations.c.begun < before[0]) | same)
+            found = _operations(connection, connection.execute(wanted).all())
+        yield from found
+        if len(found) < PAGE:
+            return
+        before = found[-1].begun, found[-1].id
+
+
+def steps_of(log: Log, identity: str) -> Steps:
+    """Which entries belong to an operation."""
+    with log.store.reading() as connection:
+        rows = connection.execute(select(steps.c.seq, steps.c.count).where(steps.c.operation == identity)).all()
+    return Steps((row.seq, row[1]) for row in rows)
+
+
+def _operations(connection: Connection, rows: Sequence[Any]) -> list[Operation]:
+    names = [row.id for row in rows]
+    wanted = select(steps.c.operation, func.sum(steps.c.count)).where(steps.c.operation.in_(names))
+    done = {name: int(count) for name, count in connection.execute(wanted.group_by(steps.c.operation))}
+    return [replace(Operation(*row), done=done.get(row.id, 0)) for row in rows]

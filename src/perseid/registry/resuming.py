@@ -1,0 +1,36 @@
+"""Going on with a change of many records that was interrupted, whatever it was."""
+
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+from typing import Final
+
+from perseid.ledger.operations import Operation
+from perseid.wire.codes import ResponseCode
+
+from . import rewriting, undoing, units
+from .identity import Identity
+from .registry import Registry
+from .results import Refused
+from .units import Progress
+
+_RUN: Final = MappingProxyType({rewriting.KIND: rewriting.run, undoing.KIND: undoing.run})
+_Run = Callable[[Registry, Operation, Identity], Iterator[Progress]]
+
+
+def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Iterator[Progress]]:
+    """The unit of a name, and what is left to do of it. Raises `Refused`.
+
+    It goes on with the rights, and under the name, of whoever asks. Before an undo goes on it is looked at again
+    whether anything stands in its way.
+    """
+    operation = units.found(registry, who, name)
+    if operation.ended:
+        reason = f"nothing of {operation.id} is left to do"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "look at: perseid operations")
+    if operation.kind == undoing.KIND:
+        undoing.begin(registry, operation.undoes, who, operation.door, operation.note)
+    run: _Run | None = _RUN.get(operation.kind)
+    if run is None:
+        reason = f"a {operation.kind} is gone on with by doing it again"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "give the same command, or undo what was done")
+    return operation, run(registry, operation, who)

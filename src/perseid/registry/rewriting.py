@@ -1,0 +1,182 @@
+"""Moving what many names lead to, at once: a host has another name, a path begins otherwise.
+
+The names are found by the index of where records lead, as far as whoever asks may see them (`finding`), and changed as
+single changes would be: with the right to modify their values, under their policies. It is one unit (`units`), so it
+can be watched, gone on with and undone. What is changed by others meanwhile is moved as well, as it is then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perseid.ledger import operations
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.operations import Operation, Steps
+from perseid.names import Handle
+from perseid.records.value import Value
+
+from . import demands, units
+from .authorisation import may_write
+from .compose import compose
+from .context import Context, Plan
+from .demands import Modification, shown
+from .facts import Held
+from .finding import find
+from .identity import Identity
+from .moving import Move
+from .operations import require_identity
+from .registry import Registry
+from .results import Refused
+from .searching import Search
+from .units import Progress
+
+KIND = "rewrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Move everything that leads to some URLs to others."""
+
+    url: str
+    """Which: a URL, or how they begin and a `*`."""
+    to: str
+    """Where to: a URL, or how they begin then and a `*`."""
+    prefix: str | None = None
+    """Only names of this namespace."""
+
+    @property
+    def search(self) -> Search:
+        """What is looked for."""
+        return Search(url=self.url, prefix=self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What becomes of one name."""
+
+    handle: str
+    changes: tuple[Modification, ...]
+    """Values as they are, and as they will be."""
+    left: tuple[Value, ...]
+    """Values that lead there and cannot be moved."""
+
+
+def preview(registry: Registry, order: Rewrite, who: Identity) -> Iterator[Planned]:
+    """What would be changed, by the state of now; nothing is done. Raises `Refused`."""
+    move = Move.parse(order.url, order.to)
+    for handle, values in _leading(registry, order, who):
+        pairs = [(value, move.moved(value)) for value in values]
+        changes = tuple([(old, new) for old, new in pairs if new is not None and new != old])
+        yield Planned(handle, changes, tuple([old for old, new in pairs if new == old]))
+
+
+def begin(registry: Registry, order: Rewrite, who: Identity, door: str, note: str, total: int) -> Operation:
+    """Begin to move; `run` does it."""
+    Move.parse(order.url, order.to)
+    asked: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
+    return units.begin(registry, KIND, asked, who, door, note, total=total)
+
+
+def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+    """Do what is left to do of a rewrite, at most `units.CHUNK` records to a commit, and yield after each.
+
+    The first record that somebody may not change ends it with `Refused`; what is done by then stays done. Everything
+    is gone through until nothing is left, for there may be new records meanwhile.
+    """
+    asked = units.asked(operation)
+    order = Rewrite(str(asked["url"]), str(asked["to"]), None if asked["prefix"] is None else str(asked["prefix"]))
+    move = Move.parse(order.url, order.to)
+    steps = operations.steps_of(registry.ledger.log, operation.id)
+    changed = 1
+    while changed:
+        changed = 0
+        for names in _chunks(registry, order, who):
+            step = _Step(move, tuple(names), operation.since, steps if move.repeats else Steps())
+            first, count = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
+            steps = steps.with_step(first, count)
+            changed += count
+            if count:
+                yield Progress(operation.id, len(steps), operation.total)
+    units.end(registry, operation)
+
+
+def _leading(registry: Registry, order: Rewrite, who: Identity) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    """The names that lead there, with the values that do, as far as somebody may see them; page by page."""
+    after: str | None = None
+    while True:
+        with registry.facts() as facts:
+            page = find(facts, who, order.search, after, units.CHUNK)
+        for found in page.items:
+            if found.state is not State.TOMBSTONE:  # which leads nowhere; what it still holds is a matter of its past
+                yield found.handle, found.values
+        after = page.following
+        if after is None:
+            return
+
+
+def _chunks(registry: Registry, order: Rewrite, who: Identity) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    for handle, _ in _leading(registry, order, who):
+        chunk.append(handle)
+        if len(chunk) == units.CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Move some names."""
+
+    move: Move
+    names: tuple[str, ...]
+    since: int
+    steps: Steps
+    """What has been moved already, where it could be moved once more."""
+
+    def decide(self, context: Context) -> Plan[tuple[int, int]]:
+        """For each record what modifying its values takes."""
+        require_identity(context, f"move {shown(self.names[0])}")
+        drafts: list[Draft] = []
+        for name in self.names:
+            handle = Handle.keepable(name)
+            if not context.facts.is_responsible(handle):
+                continue
+            held = context.facts.held(handle)
+            if not held.exists or held.state is State.TOMBSTONE or self._is_done(context, held):
+                continue
+            if (draft := self._draft(context, held)) is not None:
+                drafts.append(draft)
+        reason = context.reasons[-1] if context.reasons else ""
+        return Plan(lambda seq: (seq, len(drafts)), tuple(drafts), reason=reason)
+
+    def _draft(self, context: Context, held: Held) -> Draft | None:
+        changes: dict[int, Value] = {}
+        pairs: list[Modification] = []
+        for value in held.values:
+            new = self.move.moved(value)
+            if new is None or new == value:
+                continue
+            if not value.is_public and not context.may(demands.read(held.handle)):
+                continue  # whoever may not read it has not seen where it leads
+            decision = may_write(context.who, held.handle, value, new)
+            if not decision.allowed:
+                raise Refused.by_decision(decision)
+            changes[value.index] = new
+            pairs.append((value, new))
+        if not pairs:
+            return None
+        context.demand(demands.modify(held.handle, pairs))
+        values = compose(context, held, tuple([changes.get(value.index, value) for value in held.values]))
+        return context.draft(held, Action.UPDATE, values, held.state)
+
+    def _is_done(self, context: Context, held: Held) -> bool:
+        """Whether a record has been moved by this unit, whoever changed it afterwards."""
+        if not len(self.steps):
+            return False
+        for entry in context.facts.reading.history(held.key):
+            if entry.seq <= self.since:
+                return False
+            if entry.seq in self.steps:
+                return True
+        return False

@@ -1,0 +1,226 @@
+"""Undoing a change of many records: each becomes what it was, by a new entry. Nothing is taken out of the ledger.
+
+It takes the rights for the inverse changes, and today's policies hold. What it does not do:
+
+- A name that was made is not unmade: somebody may have it already. Its record becomes a tombstone, which says why (S8).
+  A name that was only reserved stays reserved, for it stands for nothing.
+- What others changed later is not lost: where there is such a change nothing is undone at all, and all are named.
+- Data that was erased does not come back: where some would be needed the record is named, and nothing is undone.
+
+An undo is a unit itself (`units`): it is done in steps, gone on with after an interruption, and can be undone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from perseid.ledger import operations
+from perseid.ledger.entry import Action, Draft, Entry, State
+from perseid.ledger.operations import Operation, Steps
+from perseid.ledger.reading import Reading
+from perseid.names import Handle
+from perseid.records.admin import AdminPermission
+from perseid.wire.codes import ResponseCode
+
+from . import demands, units
+from .authorisation import may_write
+from .compose import compose
+from .context import Context, Plan
+from .demands import Demand, Differences, Need, shown
+from .facts import Held
+from .identity import Identity
+from .life import Tombstone
+from .operations import require_identity
+from .registry import Registry
+from .results import Refused
+from .units import Progress
+
+KIND: Final = "undo"
+
+MAX_NAMED: Final = 20
+"""How many records a refusal names; it says how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a record cannot become what it was."""
+
+    handle: str
+    seq: int
+    """The entry that stands in the way."""
+    why: str
+
+
+class InTheWay(Refused):
+    """Nothing was undone, because something would be lost, or is lost already."""
+
+    def __init__(self, operation: str, obstacles: list[Obstacle]) -> None:
+        reason = f"{operation} cannot be undone: {len(obstacles):,} of its records stand in the way"
+        named = [f"{shown(each.handle)}: {each.why}" for each in obstacles[:MAX_NAMED]]
+        more = f"; and {len(obstacles) - MAX_NAMED:,} more" if len(obstacles) > MAX_NAMED else ""
+        super().__init__(ResponseCode.INVALID_VALUE, reason, "; ".join(named) + more)
+        self.obstacles = obstacles
+        """All of them."""
+
+
+def begin(registry: Registry, name: str, who: Identity, door: str, note: str = "") -> Operation:
+    """Begin to undo a unit, or go on with doing so; `run` does it. Raises `Refused`.
+
+    Everything is looked at beforehand, so that what cannot be undone is left as it is.
+    """
+    meant = units.found(registry, who, name)
+    before = operations.undoing(registry.ledger.log, meant.id)
+    if before and before[-1].ended:
+        reason = f"{meant.id} was undone by {before[-1].id}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"to have it again, undo that: perseid undo {before[-1].id}")
+    total, obstacles = _looked_at(registry, meant, before[-1] if before else None)
+    if obstacles:
+        raise InTheWay(meant.id, obstacles)
+    if before:
+        return before[-1]
+    return units.begin(registry, KIND, {"operation": meant.id}, who, door, note, total=total, undoes=meant.id)
+
+
+def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+    """Do what is left to do of an undo, newest entries first, in steps of `units.CHUNK`, and yield after each."""
+    log = registry.ledger.log
+    meant, steps = operations.steps_of(log, operation.undoes), operations.steps_of(log, operation.id)
+    entries = meant.newest_first()
+    while chunk := tuple(islice(entries, units.CHUNK)):
+        step = _Step(operation.undoes, chunk, meant, steps)
+        first, count = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
+        steps = steps.with_step(first, count)
+        if count:
+            yield Progress(operation.id, len(steps), operation.total)
+    units.end(registry, operation)
+
+
+def _looked_at(registry: Registry, meant: Operation, undo: Operation | None) -> tuple[int, list[Obstacle]]:
+    """How many records an undo is about, and what stands in its way."""
+    log = registry.ledger.log
+    of_meant = operations.steps_of(log, meant.id)
+    of_undo = Steps() if undo is None else operations.steps_of(log, undo.id)
+    total, obstacles = 0, []
+    with registry.facts() as facts:
+        for seq in of_meant.newest_first():
+            change = _Change.of(facts.reading, seq, of_meant, of_undo)
+            if change is not None:
+                total += 1
+                obstacles += [] if change.obstacle is None else [change.obstacle]
+    return total, obstacles
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a unit made of one record."""
+
+    entry: Entry
+    """The unit's first entry of the record."""
+    before: Entry | None
+    """What the record was before it; None if there was none."""
+    obstacle: Obstacle | None
+    is_undone: bool
+
+    @classmethod
+    def of(cls, reading: Reading, seq: int, meant: Steps, undo: Steps) -> "_Change | None":
+        """The change that begins with an entry; None if an earlier entry of the unit began it."""
+        previous = reading.previous(seq)
+        if previous in meant:
+            return None
+        entry = reading.entry(seq)
+        later: list[Entry] = []
+        is_undone = False
+        at = reading.latest(entry.key)
+        while at > seq:
+            is_undone = is_undone or at in undo
+            # A redaction erases from the past only, and leaves the record as it is.
+            if at not in meant and at not in undo and (each := reading.entry(at)).action is not Action.REDACT:
+                later.append(each)
+            at = reading.previous(at)
+        before = reading.entry(previous) if previous else None
+        return cls(entry, before, None if is_undone else _obstacle(entry, before, later), is_undone)
+
+    @property
+    def made_the_name(self) -> bool:
+        """Whether the name stood for nothing before."""
+        return self.before is None or self.before.state in (State.ABSENT, State.RESERVED)
+
+
+def _obstacle(entry: Entry, before: Entry | None, later: list[Entry]) -> Obstacle | None:
+    if later:
+        times = "" if len(later) == 1 else f", the last of {len(later):,}"
+        return Obstacle(entry.handle, later[0].seq, f"changed later, in entry {later[0].seq}{times}")
+    if before is not None and any(slot.is_redacted for slot in before.values):
+        return Obstacle(entry.handle, before.seq, f"what it held at entry {before.seq} was erased for good")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Undo some entries."""
+
+    operation: str
+    entries: tuple[int, ...]
+    meant: Steps
+    done: Steps
+
+    def decide(self, context: Context) -> Plan[tuple[int, int]]:
+        """For each record what the inverse change takes."""
+        require_identity(context, f"undo {self.operation}")
+        drafts: list[Draft] = []
+        for seq in self.entries:
+            change = _Change.of(context.facts.reading, seq, self.meant, self.done)
+            if change is None or change.is_undone:
+                continue
+            held = context.facts.held(Handle.keepable(change.entry.handle))
+            if change.obstacle is not None:
+                raise InTheWay(self.operation, [change.obstacle])
+            if held.key != change.entry.key or not context.facts.is_responsible(held.handle):
+                why = "its namespace has another case rule now, or is no longer homed here"
+                raise InTheWay(self.operation, [Obstacle(change.entry.handle, held.seq, why)])
+            drafts += self._inverse(context, held, change)
+        return Plan(lambda first: (first, len(drafts)), tuple(drafts), reason=(context.reasons or [""])[-1])
+
+    def _inverse(self, context: Context, held: Held, change: _Change) -> tuple[Draft, ...]:
+        """The entry that takes a change back; none if there is nothing to take back."""
+        if change.made_the_name:
+            if held.state in (State.RESERVED, State.TOMBSTONE, State.ABSENT):
+                return ()
+            return Tombstone(held.handle, f"made by {self.operation}, which was undone").decide(context).drafts
+        before = change.before
+        assert before is not None  # noqa: S101 - else the name was made
+        wanted = before.record()
+        differences = Differences.between(held.values, wanted)
+        if held.state is before.state and not (differences.added or differences.removed or differences.modified):
+            return ()
+        for old, new in differences.modified:
+            decision = may_write(context.who, held.handle, old, new)
+            if not decision.allowed:
+                raise Refused.by_decision(decision)
+        needed = differences.permissions | _for_state(held.state, before.state)
+        if not held.exists:
+            context.demand(demands.create(held.handle))
+        elif needed:
+            context.demand(Demand(f"undo the change of {shown(held.handle)}", ((Need(needed, str(held.handle)),),)))
+        values = compose(context, held, wanted, creates=not held.exists, state=before.state)
+        return (context.draft(held, _action(held.state, before.state), values, before.state),)
+
+
+def _for_state(now: State, then: State) -> AdminPermission:
+    """What it takes to make a name what it was: the same as in `life`."""
+    if now is then:
+        return AdminPermission(0)
+    if State.TOMBSTONE in (now, then):
+        return AdminPermission.DELETE_HANDLE | AdminPermission.ADD_VALUE
+    return AdminPermission.MODIFY_VALUE
+
+
+def _action(now: State, then: State) -> Action:
+    if then is State.TOMBSTONE and now is not then:
+        return Action.TOMBSTONE
+    if now is State.ABSENT:
+        return Action.CREATE
+    if State.UNPUBLISHED in (now, then) and now is not then:
+        return Action.PUBLISH if now is State.UNPUBLISHED else Action.UNPUBLISH
+    return Action.UPDATE

@@ -1,0 +1,125 @@
+"""Changes of many records as one unit: it has a name, is done in steps, can be watched, gone on with and undone.
+
+Each step is a commit of at most `CHUNK` records, so nobody else waits for long, and says which unit it belongs to
+(`perseid.ledger.operations`). What was interrupted stays as far as it came, and `resume` does the rest; `undoing` takes
+back what was done, by new entries.
+
+Whoever runs the server sees all units, everybody else those that they began themselves.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from perseid.ledger import operations
+from perseid.ledger.operations import Operation
+from perseid.wire.codes import ResponseCode
+
+from .demands import shown
+from .facts import Facts
+from .identity import Anonymous, Identity
+from .past import SEE_ALL, may
+from .registry import Registry
+from .results import Refused
+
+CHUNK: Final = 250
+"""Records changed in one commit: some twenty milliseconds of work in which others cannot write."""
+
+LAST: Final = "last"
+"""Means the unit that began last, of those that somebody sees."""
+
+_NAME_OCTETS: Final = 8  # more units than one installation will ever have
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a unit has come; so far is durable."""
+
+    operation: str
+    done: int
+    """Entries that it has made, those from before an interruption included."""
+    total: int
+    """Records that it is about, as counted beforehand; 0 if that is not known."""
+
+
+def new_name() -> str:
+    """A name for a unit that nobody has."""
+    return secrets.token_hex(_NAME_OCTETS)
+
+
+def begin(  # noqa: PLR0913 - what is written down
+    registry: Registry,
+    kind: str,
+    asked: dict[str, object],
+    who: Identity,
+    door: str,
+    note: str = "",
+    *,
+    total: int = 0,
+    undoes: str = "",
+    name: str = "",
+) -> Operation:
+    """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it."""
+    if isinstance(who, Anonymous):
+        reason = "who changes many records at once has to be known"
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
+    text = msgspec.json.encode(asked).decode()
+    made = Operation(name or new_name(), kind, text, undoes, door, str(who), note, total=total)
+    return operations.begin(registry.ledger.log, made)
+
+
+def end(registry: Registry, operation: Operation) -> None:
+    """Write down that nothing of a unit is left to do."""
+    operations.end(registry.ledger.log, operation.id)
+
+
+def finish(registry: Registry, operation: Operation) -> None:
+    """The same for a unit that cannot be gone on with, however it ended; if nothing was done it is forgotten."""
+    end(registry, operation)
+    operations.forget(registry.ledger.log, operation.id)
+
+
+def asked(operation: Operation) -> dict[str, object]:
+    """What somebody asked for."""
+    return msgspec.json.decode(operation.asked, type=dict[str, object])
+
+
+def noted(operation: Operation) -> str:
+    """The note of the unit's entries, for people who read the log."""
+    return f"{operation.kind} {operation.id}" + (f": {operation.note}" if operation.note else "")
+
+
+def listed(registry: Registry, who: Identity) -> Iterator[Operation]:
+    """The units that somebody may see, the one that began last first."""
+    with registry.facts() as facts:
+        sees_all = may(facts, who, SEE_ALL)
+    for operation in operations.newest_first(registry.ledger.log):
+        if sees_all or operation.actor == str(who):
+            yield operation
+
+
+def found(registry: Registry, who: Identity, name: str) -> Operation:
+    """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
+    if name == LAST:
+        operation = next(listed(registry, who), None)
+    else:
+        operation = operations.find(registry.ledger.log, name)
+        with registry.facts() as facts:
+            if operation is not None and not _sees(facts, who, operation):
+                operation = None
+    if operation is None:
+        reason = "there is no operation yet" if name == LAST else f"there is no operation {shown(name)}"
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look at: perseid operations")
+    return operation
+
+
+def undoing(registry: Registry, operation: Operation) -> list[Operation]:
+    """The units that have undone this one, oldest first."""
+    return [each for each in operations.undoing(registry.ledger.log, operation.id) if each.ended]
+
+
+def _sees(facts: Facts, who: Identity, operation: Operation) -> bool:
+    return operation.actor == str(who) or may(facts, who, SEE_ALL)

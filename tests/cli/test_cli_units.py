@@ -1,0 +1,121 @@
+"""`rewrite`, `undo`, `operations`: changes of many names that are one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perseid.registry import units
+from tests.cli.installation import Site, refused, site
+
+MOVE = ("rewrite", "--url", "http://old.example/*", "--to", "https://new.example/*")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(units, "CHUNK", 5)
+    made = site(tmp_path, "--prefix", "12345", "--profile", "free")
+    table = "URL\n" + "".join(f"http://old.example/{number}\n" for number in range(12))
+    made.ok("mint 12345/n- --from -", given=table.encode())
+    return made
+
+
+def move(here: Site, *more: str, given: bytes = b"") -> list[str]:
+    return here.ok(" ".join(MOVE[:1]), *MOVE[1:], *more, given=given).out.splitlines()
+
+
+def leading(here: Site, host: str) -> int:
+    return len(here.lines(f"find --host {host}"))
+
+
+def test_a_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
+    lines = move(here, "--dry-run")
+    assert lines[1:3] == ["    - 1  URL  http://old.example/0", "    + 1  URL  https://new.example/0"]
+    assert lines[-2:] == ["names    12", "changed  0"]
+    documents = [json.loads(line) for line in move(here, "--dry-run", "--json")]
+    assert documents[3]["changes"][0]["type"] == "URL"
+    assert documents[-1] == {"operation": None, "names": 12, "changed": 0}
+    assert leading(here, "old.example") == 12
+
+
+def test_it_shows_some_asks_and_does_it(here: Site) -> None:
+    done = here("rewrite", *MOVE[1:], given=b"n\n")
+    assert done.code == 1
+    assert (
+        "… and 2 more; --dry-run shows all\n12 names lead elsewhere then. Go on? [y/N] perseid: nothing was" in done.err
+    )
+    assert leading(here, "old.example") == 12
+    *_, operation, names, changed = move(here, given=b"yes\n")
+    assert (names, changed) == ("names      12", "changed    12")
+    assert leading(here, "new.example") == 12
+    assert here.lines("operations")[0].startswith(operation.split()[1])
+    assert move(here, "--yes") == ["names    0", "changed  0"]
+
+
+def test_json_ends_with_the_operation_which_can_be_undone_and_that_too(here: Site) -> None:
+    last = json.loads(move(here, "--yes", "--json", "--note", "moved")[-1])
+    assert (last["names"], last["changed"]) == (12, 12)
+    shown = here.ok(f"operations show {last['operation']} --json").json
+    assert (shown["state"], shown["done"], shown["total"], shown["note"]) == ("done 12", 12, 12, "moved")
+    undone = here.ok(f"undo {last['operation']} --yes --json").json
+    assert undone == {"operation": undone["operation"], "undoes": last["operation"], "names": 12, "changed": 12}
+    assert leading(here, "old.example") == 12
+    assert here.ok(f"operations show {last['operation']} --json").json["undoneBy"] == undone["operation"]
+    refused(here(f"undo {last['operation']} --yes"), "was undone by")
+    here.ok("undo last", given=b"y\n")
+    assert leading(here, "new.example") == 12
+    kinds = [json.loads(line)["kind"] for line in here.lines("operations list --json")]
+    assert kinds == ["undo", "undo", "rewrite", "mint"]
+    assert "state      done 12" in here.ok("operations show").out
+
+
+def test_later_changes_are_named_and_nothing_is_undone(here: Site) -> None:
+    operation = json.loads(move(here, "--yes", "--json")[-1])["operation"]
+    name = here.lines("find --url https://new.example/3")[0]
+    seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
+    done = here(f"undo {operation} --yes")
+    refused(done, "1 of its records stand in the way", f"{name}: changed later, in entry {seq}")
+    listed = here(f"undo {operation} --yes --json")
+    assert (listed.code, json.loads(listed.out)["handle"]) == (4, name)
+    assert leading(here, "new.example") == 12
+
+
+def test_minted_names_become_tombstones(here: Site) -> None:
+    assert here.ok("undo last --yes --json").json["changed"] == 12
+    states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}
+    assert states == {"tombstone"}
+
+
+def test_one_name_is_no_operation_and_a_refused_mint_leaves_none(here: Site) -> None:
+    before = here.lines("operations")
+    here.ok("mint 12345/o- --url http://old.example/x")
+    assert here("mint 12345/o- --count 3 --as 300:99/x").code == 4
+    assert here.lines("operations") == before
+
+
+def test_what_ended_early_says_how_to_go_on(here: Site) -> None:
+    url = {
+        "index": 1,
+        "type": "URL",
+        "data": {"format": "string", "value": "http://old.example/z"},
+        "permissions": "1010",
+    }
+    document = json.dumps({"handle": "12345/odd", "values": [url]})
+    here.ok("create 12345/odd --from -", given=document.encode())
+    done = here("rewrite", *MOVE[1:], "--yes")
+    assert done.code == 4
+    operation = here.lines("operations")[0].split()[0]
+    assert f"{operation} ended early: 10 of 13 are changed. Go on: perseid operations resume {operation}\n" in done.err
+    assert "running 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("operations")[0]
+    here.ok("remove 12345/odd 1")
+    assert here.ok(f"operations resume {operation} --json").json == {"operation": operation, "names": 13, "changed": 12}
+    assert leading(here, "new.example") == 12
+
+
+def test_what_is_not_there_or_not_allowed_is_refused(here: Site) -> None:
+    refused(here("undo nothing --yes"), "there is no operation nothing", code=3)
+    refused(here("operations resume last"), "nothing of")
+    refused(here("operations show last --as 300:99/x"), "there is no operation yet", code=3)
+    refused(here("rewrite --url http://old.example/* --to https://new.example/ --yes"), "does not say where to")
+    assert here("rewrite --url http://old.example/*").code == 2
+    assert here("operations frobnicate").code == 2

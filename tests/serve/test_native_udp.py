@@ -1,0 +1,143 @@
+"""What resolvers hand over: messages of several packets, their short answers, and answers that came back."""
+
+import asyncio
+import os
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from perseid.records.server import Transport
+from perseid.records.value import Value
+from perseid.serve.handover import MAX_PARCEL, Address, Parcel, pack, unpack
+from perseid.serve.limits import Traffic
+from perseid.serve.native_steps import Served
+from perseid.serve.native_udp import HandedOver
+from perseid.wire.client import Client
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.envelope import LENGTH, Envelope
+from perseid.wire.fragments import split
+from perseid.wire.framing import Frame
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+from perseid.wire.requests import Values
+from perseid.wire.server import Reply
+
+NOW = 1_794_724_100.0
+SOURCE: Address = ("192.0.2.1", 4_711)
+LOCAL = socket.inet_aton("192.0.2.200")
+ANSWER = Message.build(Envelope(request_id=7), Header(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS), bytes(200))
+
+
+@dataclass
+class Service:
+    """What the native protocol would do; here it says the same to everything."""
+
+    served_frames: list[Frame] = field(default_factory=list)
+    drops: Counter[str] = field(default_factory=Counter)
+
+    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[Served, None]:
+        assert (host, transport) == (SOURCE[0], Transport.UDP)
+        self.served_frames.append(frame)
+        yield Served(Reply((Frame(ANSWER.envelope, ANSWER.payload()),)))
+
+    def early_failure(self, _code: ResponseCode, _text: str) -> Reply:
+        return Reply((Frame(ANSWER.envelope, ANSWER.payload()),))
+
+    def dropped(self, reason: str) -> None:
+        self.drops[reason] += 1
+
+    def time(self) -> float:
+        return NOW
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = Traffic.create(1)
+    yield descriptor
+    os.close(descriptor)
+
+
+def hand_over(service: Service, traffic: Traffic, *datagrams: bytes) -> list[Parcel]:
+    """Hand datagrams over, and give what comes back."""
+    control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    async def run() -> None:
+        udp = HandedOver(service, [control], traffic)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        udp.start(loop)
+        for datagram in datagrams:
+            resolver.send(pack(asyncio.get_running_loop().time(), SOURCE, datagram, LOCAL))
+        while not _is_taken(control) or udp.in_flight:  # noqa: ASYNC110 - nobody else would tell
+            await asyncio.sleep(0)
+        udp.stop(loop)
+
+    with control, resolver:
+        asyncio.run(run())
+        resolver.setblocking(False)
+        found = []
+        try:
+            while True:
+                found.append(unpack(resolver.recv(MAX_PARCEL)))
+        except BlockingIOError:
+            return found
+
+
+def _is_taken(control: socket.socket) -> bool:
+    try:
+        control.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def long_request(flags: OpFlag = DEFAULT_FLAGS) -> tuple[Client, Message]:
+    client = Client(lambda count: b"\x2a" * count)
+    body = Values(b"20.500.99999/long", (Value(1, "DATA", b"\xfe" * 1_200),))
+    return client, client.request(OpCode.CREATE_HANDLE, body, NOW, flags=flags)
+
+
+def test_an_answer_goes_back_by_the_address_that_was_asked(memory: int) -> None:
+    _, request = long_request()
+    service = Service()
+    packets = split(request.envelope, request.payload(), request=True)
+    (parcel,) = hand_over(service, Traffic(memory, 0, 0), *packets)
+    assert (parcel.address, parcel.local, parcel.datagram) == (SOURCE, LOCAL, ANSWER.to_bytes())
+    (early,) = hand_over(service, Traffic(memory, 0, 0), b"abc")
+    assert (early.address, early.local) == (SOURCE, LOCAL)
+    assert [frame.payload for frame in service.served_frames] == [request.payload()]
+
+
+@pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST])
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory: int, last: int, flags: OpFlag) -> None:
+    """Whichever packet comes last: two of them have no header."""
+    client, request = long_request(flags)
+    packets = split(request.envelope, request.payload(), request=True)
+    assert len(packets) == 3
+    packets.append(packets.pop(last))
+    service = Service()
+    (parcel,) = hand_over(service, Traffic(memory, 1e-9, 1), *packets)
+    answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[LENGTH:]), request, NOW)
+    assert answer.message.header.opcode is OpCode.CREATE_HANDLE
+    assert answer.code is ResponseCode.ERROR
+    assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"
+    assert parcel.local == LOCAL
+    assert service.drops == {"octets": 1}
+
+
+def test_what_is_no_message_gets_no_short_answer(memory: int) -> None:
+    service = Service()
+    assert hand_over(service, Traffic(memory, 1e-9, 1), b"abc") == []
+    assert service.drops == {"octets": 1}
+
+
+def test_an_answer_of_several_packets_that_comes_back_gets_nothing(memory: int) -> None:
+    """It echoes what its request said: that it comes in several packets."""
+    answer = Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, ResponseCode.SUCCESS), bytes(1_200))
+    service = Service()
+    assert hand_over(service, Traffic(memory, 0, 0), *split(answer.envelope, answer.payload(), request=True)) == []
+    assert service.served_frames == []
+    assert service.drops == {"answer": 1}

@@ -1,0 +1,289 @@
+"""A resolver's loops, with sockets of its own and nobody behind it: what it answers, hands over, and drops."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pytest
+
+from perseid.serve.counters import Board, Count
+from perseid.serve.datagrams import MAX_WAYS, AtEveryAddress, AtOneAddress, datagrams
+from perseid.serve.handover import MAX_PARCEL, Parcel, pack, unpack
+from perseid.serve.limits import Pace, Traffic
+from perseid.serve.resolver import Resolver
+from perseid.serve.supervisor import bind
+from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.envelope import LENGTH, Envelope
+from perseid.wire.fragments import packet_count
+from perseid.wire.header import Header
+from perseid.wire.message import Message
+
+PATIENCE = 30.0
+EVERYWHERE = ("0.0.0.0", "::")
+HOSTS = pytest.mark.parametrize(
+    ("bound", "asked"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.2"), ("::1", "::1"), ("::", "::1"), ("::", "127.0.0.2")],
+)
+
+
+def message(code: ResponseCode, octets: int = 0, request_id: int = 7) -> bytes:
+    return Message.build(Envelope(request_id=request_id), Header(OpCode.RESOLUTION, code), bytes(octets)).to_bytes()
+
+
+ANSWERED, ANSWERED_AT_LENGTH, HANDED_OVER = (message(ResponseCode.RESERVED, size) for size in (1, 2, 3))
+ANSWER, LONG_ANSWER = message(ResponseCode.SUCCESS), message(ResponseCode.SUCCESS, 1_200)
+ANSWERS = {ANSWERED: ANSWER, ANSWERED_AT_LENGTH: LONG_ANSWER}
+
+
+@dataclass
+class Running:
+    """A resolver, and what it works with."""
+
+    resolver: Resolver
+    udp: socket.socket
+    control: socket.socket
+    """Control's end."""
+    board: Board
+    lifeline: int
+    supervisor: int
+    """The supervisor's end of the lifeline."""
+
+    @property
+    def port(self) -> int:
+        port: int = self.udp.getsockname()[1]
+        return port
+
+    @property
+    def count(self) -> Count:
+        return self.board.total()
+
+    def handed_over(self) -> Parcel:
+        self.control.settimeout(PATIENCE)
+        return unpack(self.control.recv(MAX_PARCEL))
+
+    def wait_until(self, holds: Callable[[Count], bool]) -> Count:
+        end = time.monotonic() + PATIENCE
+        while not holds(count := self.count):
+            assert time.monotonic() < end, count
+            time.sleep(0.001)
+        return count
+
+
+@contextmanager
+def idle_resolver_at(host: str) -> Iterator[Running]:
+    """A resolver whose loops do not run."""
+    listener, (udp,) = bind(host, 0, 1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lifeline, supervisor = os.pipe()
+    memory = Traffic.create(1)
+    board, traffic = Board.create(1), Traffic(memory, 0, 0)
+    made = Resolver(udp, theirs, ANSWERS.get, board.counters(0), traffic, traffic, all_handovers=Pace(0, 0))
+    with listener, udp, ours, theirs:
+        yield Running(made, udp, ours, board, lifeline, supervisor)
+    for descriptor in (lifeline, supervisor, memory, board.descriptor):
+        os.close(descriptor)
+
+
+@contextmanager
+def resolver_at(host: str) -> Iterator[Running]:
+    """A resolver whose two loops run in threads of the test."""
+    with idle_resolver_at(host) as running:
+        made = running.resolver
+        threads = [threading.Thread(target=made.run), threading.Thread(target=made.forward, args=(running.lifeline,))]
+        for thread in threads:
+            thread.start()
+        try:
+            yield running
+        finally:
+            made.stop()
+            running.control.send(pack(0.0, ("127.0.0.1", 9), b"the last word, which ends the loop"))
+            for thread in threads:
+                thread.join(PATIENCE)
+
+
+@contextmanager
+def client_of(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that hears nobody but whom it asks, as those of deployed clients are."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.connect((host, port))
+        made.settimeout(PATIENCE)
+        yield made
+
+
+# Where answers come from
+
+
+@HOSTS
+def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) -> None:
+    with resolver_at(bound) as running, client_of(asked, running.port) as client:
+        client.send(ANSWERED)
+        assert client.recv(600) == ANSWER
+        client.send(ANSWERED_AT_LENGTH)
+        packets = [client.recv(600) for _ in range(packet_count(len(LONG_ANSWER) - LENGTH))]
+        assert len(packets) == 3
+        assert b"".join(packet[LENGTH:] for packet in packets) == LONG_ANSWER[LENGTH:]
+        client.send(HANDED_OVER)
+        parcel = running.handed_over()
+        assert parcel.datagram == HANDED_OVER
+        assert bool(parcel.local) == (bound in EVERYWHERE)
+        running.control.send(pack(parcel.at, parcel.address, b"said by control", parcel.local))
+        assert client.recv(600) == b"said by control"
+        # All that was sent is counted, whoever said it.
+        octets = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
+        count = running.wait_until(lambda count: count.octets_out >= octets and count.received == 3)
+        assert count.octets_out == octets
+        assert (count.answered, count.handed_over, count.dropped) == (2, 1, 0)
+
+
+def test_one_socket_answers_at_many_addresses_and_remembers_some() -> None:
+    with resolver_at(EVERYWHERE[0]) as running:
+        for number in range(MAX_WAYS + 10):
+            with client_of(f"127.1.{number // 250}.{number % 250 + 1}", running.port) as client:
+                client.send(ANSWERED)
+                assert client.recv(600) == ANSWER
+
+
+@HOSTS
+def test_only_a_socket_with_many_addresses_asks_at_which_one_a_datagram_came(bound: str, asked: str) -> None:
+    """The others have the plain calls of the system, and nothing in between."""
+    listener, (udp,) = bind(bound, 0, 1)
+    with listener, udp, client_of(asked, udp.getsockname()[1]) as client:
+        client.send(b"x")
+        _, ancillary, flags, _ = udp.recvmsg(10, 100)
+        made = datagrams(udp)
+        assert not flags & socket.MSG_CTRUNC
+        if bound in EVERYWHERE:
+            assert isinstance(made, AtEveryAddress)
+            assert len(ancillary) == 1
+        else:
+            assert isinstance(made, AtOneAddress)
+            assert made.receive == udp.recvfrom
+            assert made.send == udp.sendto
+            assert ancillary == []
+
+
+def test_where_the_system_does_not_say_it_the_answer_goes_as_usual() -> None:
+    """A datagram that came before the socket was told to say it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind((EVERYWHERE[0], 0))
+        udp.settimeout(PATIENCE)
+        made = datagrams(udp)
+        with client_of("127.0.0.1", udp.getsockname()[1]) as client:
+            client.send(ANSWERED)
+            datagram, back = made.receive(600)
+            assert datagram == ANSWERED
+            assert made.apart(back) == (client.getsockname(), b"")
+            made.send(ANSWER, made.together(*made.apart(back)))
+            assert client.recv(600) == ANSWER
+
+
+# What gets nothing
+
+
+@HOSTS
+def test_what_says_that_it_comes_from_the_server_itself_gets_nothing(bound: str, asked: str) -> None:
+    with resolver_at(bound) as running:
+        to = f"::ffff:{asked}" if running.udp.family == socket.AF_INET6 and ":" not in asked else asked
+        kinds = (ANSWERED, ANSWERED_AT_LENGTH, HANDED_OVER, b"abc")
+        for datagram in kinds:  # from the socket that the server reads, so the address is its own
+            running.udp.sendto(datagram, (to, running.port))
+        count = running.wait_until(lambda count: count.received >= len(kinds))
+        with client_of(asked, running.port) as client:
+            client.send(ANSWERED)
+            assert client.recv(600) == ANSWER
+        assert (count.answered, count.handed_over, count.dropped) == (0, 0, len(kinds))
+        assert running.wait_until(lambda count: count.answered > 0).received == len(kinds) + 1, "nothing came of it"
+
+
+@pytest.mark.parametrize("bound", ["127.0.0.1", *EVERYWHERE])
+def test_somebody_else_with_the_same_port_is_answered(bound: str) -> None:
+    """Another server, for example, which asks from the port at which it serves: by default all have the same."""
+    with idle_resolver_at(bound) as running:
+        made = datagrams(running.udp)
+        host = "192.0.2.1" if bound != "::" else "::ffff:192.0.2.1"
+        address = (host, running.port) if bound != "::" else (host, running.port, 0, 0)
+        assert not made.is_own(made.together(address, b""))
+        another = (running.udp.getsockname()[0], running.port - 1, *address[2:])
+        assert not made.is_own(made.together(another, b""))
+
+
+@HOSTS
+def test_answers_get_nothing_and_are_not_handed_over(bound: str, asked: str) -> None:
+    with resolver_at(bound) as running, client_of(asked, running.port) as client:
+        client.send(ANSWERED_AT_LENGTH)
+        reflected = [client.recv(600) for _ in range(3)] + [ANSWER]
+        for packet in (*reflected, ANSWERED):
+            client.send(packet)
+        assert client.recv(600) == ANSWER
+        count = running.wait_until(lambda count: count.answered == 2)
+        assert (count.handed_over, count.dropped) == (0, len(reflected))
+
+
+def test_nobody_has_port_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a datagram can be forged, and nothing can be sent there."""
+    came = iter([(ANSWERED, ("127.0.0.1", 0)), (HANDED_OVER, ("127.0.0.1", 0))])
+    with idle_resolver_at("127.0.0.1") as running:
+
+        def receive(_: int) -> tuple[bytes, tuple[str, int]]:
+            try:
+                return next(came)
+            except StopIteration:
+                running.resolver.stop()
+                raise BlockingIOError from None
+
+        monkeypatch.setattr(running.resolver._datagrams, "receive", receive)
+        running.resolver.run()
+        assert (running.count.answered, running.count.handed_over, running.count.dropped) == (0, 0, 2)
+        running.control.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            running.control.recv(MAX_PARCEL)
+
+
+# When control's answers cannot be sent
+
+
+class Ended(BaseException):
+    """The process would have ended."""
+
+
+@pytest.fixture
+def ended_with(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The code with which the process would have ended."""
+    codes: list[int] = []
+
+    def end(code: int) -> NoReturn:
+        codes.append(code)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    return codes
+
+
+def test_the_process_ends_if_answers_of_control_cannot_be_sent_any_more(
+    ended_with: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with idle_resolver_at("127.0.0.1") as running:
+        running.control.send(b"no parcel")
+        with pytest.raises(Ended):
+            running.resolver.forward(running.lifeline)
+    assert ended_with == [1], "the supervisor starts it again"
+    assert "answers of control cannot be sent any more" in caplog.text
+
+
+def test_an_answer_that_the_network_does_not_take_is_lost_alone(ended_with: list[int]) -> None:
+    with idle_resolver_at("127.0.0.1") as running, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.bind(("127.0.0.1", 0))
+        client.settimeout(PATIENCE)
+        running.control.send(pack(0.0, ("127.0.0.1", 0), b"to nobody"))
+        running.control.send(pack(0.0, client.getsockname(), b"next"))
+        running.control.shutdown(socket.SHUT_WR)  # as when the supervisor has ended
+        with pytest.raises(Ended):
+            running.resolver.forward(running.lifeline)
+        assert client.recv(600) == b"next"
+        assert running.count.octets_out == len(b"next")
+    assert ended_with == [0]
