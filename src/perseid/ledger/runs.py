@@ -13,8 +13,6 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, Generic, Self, TypeVar
 
-import msgspec
-
 from .errors import StorageFull
 
 RUN_OCTETS: Final = 32 << 20
@@ -57,6 +55,8 @@ class Runs(Generic[Row]):
 
     def __init__(self, row: type[Row], folder: Path, limit: int = RUN_OCTETS) -> None:
         """`row` is the type of the rows; `folder` is where the file is, if there must be one."""
+        import msgspec  # noqa: PLC0415 - resolver processes load this module, and never sort anything
+
         self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
         self._encoder = msgspec.msgpack.Encoder()
         self._folder = folder

@@ -160,8 +160,8 @@ def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
     past = Past(facts, asking, query.handle, refer=query.refer, searched=searched)
     seen = past.existing_at(seq)
     if seen is None:
-        found = made(query, who, facts, past.held, lambda *name: public_then(facts, seq, searched, *name), seq)
-        return AsOf(seq, found)
+        by_template = made(query, who, facts, past.held, lambda *name: public_then(facts, seq, searched, *name), seq)
+        return AsOf(seq, by_template)
     entry = seen.entry
     wanted = select(entry.record(), query.indexes, query.types)
     if not query.public_only and wanted:
