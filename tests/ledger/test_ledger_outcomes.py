@@ -95,7 +95,8 @@ class Wire:
         with contextlib.suppress(OSError):
             while (octets := server.recv(65536)) and not deaf.is_set():
                 client.sendall(octets)
-            for one in (client, server):
+        for one in (client, server):  # however it ended: a server that is gone may reset the connection
+            with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
 

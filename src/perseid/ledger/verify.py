@@ -6,6 +6,7 @@ The first difference is named. Redacted values are accepted, because the tree ho
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
@@ -50,7 +51,9 @@ class Report:
 def verify(log: Log, progress: Callable[[int], None] = lambda _: None) -> Report:
     """Recompute everything from the entries; refuse with `Damaged`, naming the first difference."""
     where = _Where()
-    with log.store.reading() as connection, _unreadable_is_damaged(log.store, where):
+    unreadable = partial(_unreadable_is_damaged, log.store, where)
+    # Around the beginning, too, where a table may be found missing; inside, before a sentence without a place is made.
+    with unreadable(), log.store.reading() as connection, unreadable():
         check = _Check(connection, progress, where)
         check.entries()
         check.head()
