@@ -10,8 +10,8 @@ POSTGRES := /usr/lib/postgresql/15/bin/postgres
 # Where `make serve` keeps the demonstration, and what else it is told.
 DIR ?= perseid-data
 OPTIONS ?=
-# How many test processes: all cores, or what the caller says.
-JOBS ?= auto
+# How many test processes: two for each core, because many tests wait for servers; or what the caller says.
+JOBS ?= $(shell expr 2 \* $$(nproc))
 # Examples of each property test: EXAMPLES in the environment (50).
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
