@@ -277,3 +277,30 @@ def test_the_table_keeps_its_books(events: list[tuple[int, int, bool]]) -> None:
         assert len(table) <= 4
     table.purge(now + LIFE + 1)
     assert (len(table), table.octets, table._by_key, table._working) == (0, 0, {}, {})
+
+
+def test_an_attempt_that_is_being_looked_at_while_another_proves_the_session_is_not_carried_out(
+    registry: Registry, visitor: Visitor
+) -> None:
+    session = visitor.begin_session()
+    request = create(visitor, session)
+    (challenge,) = visitor.all(request, session)
+    assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
+    # Another attempt of the request came meanwhile, and it is being found out whether anybody may do it.
+    late = visitor.client.pack(visitor.client.repeat(request, session), session)
+    steps = visitor.door.steps(late, visitor.source, visitor.now, transport=Transport.UDP)
+    looking = next(steps)
+    assert isinstance(looking, Work)
+    answered = visitor.ask(visitor.answer(challenge, request, SEC), session, about=request)
+    assert answered.code is ResponseCode.SUCCESS
+    size = entries(registry)
+    step: Work | Served = looking
+    while isinstance(step, Work):
+        try:
+            result = step.call()
+        except Exception as error:  # noqa: BLE001 - the door answers it
+            step = steps.throw(error)
+        else:
+            step = steps.send(result)
+    assert step.code is ResponseCode.SUCCESS, "it gets what the other attempt got"
+    assert entries(registry) == size

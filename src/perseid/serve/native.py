@@ -84,6 +84,8 @@ class _Call:
     """Whether the answer is the last word: something was done, or may have been, or a counter was used up."""
     last: Reply | None = None
     """What was sent last."""
+    content: Key | None = None
+    """By what another attempt in the same session is recognised, if it is a change over UDP."""
 
 
 class NativeDoor:
@@ -187,6 +189,7 @@ class NativeDoor:
                     yield from self._repeat(call, request, known)
                     return
                 keys += (content,)
+                call.content = content
             yield from self._once(call, self.changes, keys, self._answer(call, request))
 
     def _repeat(self, call: _Call, request: Request, known: Reply) -> Steps:
@@ -240,6 +243,11 @@ class NativeDoor:
             try:
                 done = yield from self._perform(call, asked, None)
             except Refused as refused:
+                known = None if call.content is None else self.changes.found_by_others(call.content, call.now)
+                if known is not None:
+                    # Meanwhile another attempt was carried out, or is being: its challenge was answered.
+                    yield _served_again(known)
+                    return
                 if refused.code != ResponseCode.AUTHENTICATION_NEEDED:
                     raise
             else:

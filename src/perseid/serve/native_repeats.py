@@ -91,6 +91,14 @@ class Repeats:
             return self._answers[number].reply
         return Reply(()) if key in self._working else None
 
+    def found_by_others(self, key: Key, now: float) -> Reply | None:
+        """The same for one who works on it: what another attempt got; nothing at all while another is worked on."""
+        self.purge(now)
+        number = self._by_key.get(key)
+        if number is not None:
+            return self._answers[number].reply
+        return Reply(()) if self._working.get(key, 0) > 1 else None
+
     def begin(self, keys: tuple[Key, ...]) -> None:
         """Note that a request is worked on. `end` must follow."""
         for key in keys:
