@@ -217,6 +217,21 @@ def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(own:
         )
 
 
+def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(own: Serving) -> None:
+    (control,) = children(own, "control")
+    with NativeClient(own.native, Via.TCP) as client, NativeClient(own.native, Via.TCP) as other:
+        client.act_as(ADMINISTRATOR, SECRET)
+        client.begin_session()
+        os.kill(control, signal.SIGKILL)
+        eventually(lambda: children(own, "control") not in ([], [control]), "another control process")
+        eventually(lambda: is_answered(own, Via.TCP), "an answer over TCP")
+        for _ in range(3):
+            other.begin_session()
+        late = client.create(f"{PREFIX}/too-late", (Value.text(1, "URL", "https://example.org/"),))
+        assert late.code is ResponseCode.SESSION_TIMEOUT
+        client.session = other.session = None
+
+
 def test_resolvers_that_are_killed_are_started_again_and_their_queues_are_read_on(own: Serving) -> None:
     before = children(own, "resolver")
     assert len(before) == 2

@@ -138,6 +138,7 @@ class Control:
         )
         registry = Registry(ledger, rules)
         server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
+        server.number_from(secrets.randbelow(1 << 31))
         ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
         door = NativeDoor(
             registry,

@@ -66,6 +66,14 @@ class NativeServer(Server):
         self.challenges.giving_over_udp = udp
         return super().identify(request, now)
 
+    def number_from(self, last: int) -> None:
+        """Number sessions and challenges from here on.
+
+        Whoever holds one of a server that was started anew must not meet somebody else's under the same number: their
+        messages would then look forged, and not out of date.
+        """
+        self._last_id = last
+
     def take_over(self, old: "NativeServer") -> None:
         """Go on with the conversations of another server, whose settings have changed."""
         self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - its own kind
