@@ -79,15 +79,23 @@ def _udp(door: _Door) -> type[socketserver.BaseRequestHandler]:
     return Handler
 
 
+def _servers(door: "_Door") -> tuple[socketserver.TCPServer, socketserver.UDPServer]:
+    """Servers of both kinds at one port; another test may have it over UDP, and then there is another one."""
+    while True:
+        streams = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _tcp(door))
+        try:
+            return streams, socketserver.UDPServer(streams.server_address[:2], _udp(door))
+        except OSError:
+            streams.server_close()
+
+
 @contextmanager
 def _listening() -> Iterator[Address]:
     """A door at one port, over UDP and TCP."""
     with recorded_registry() as registry:
         door = _Door(NativeDoor(registry, make_server(), SITE))
-        with (
-            socketserver.ThreadingTCPServer(("127.0.0.1", 0), _tcp(door)) as streams,
-            socketserver.UDPServer(streams.server_address[:2], _udp(door)) as datagrams,
-        ):
+        streams, datagrams = _servers(door)
+        with streams, datagrams:
             servers: tuple[socketserver.BaseServer, ...] = (streams, datagrams)
             threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
             for thread in threads:
