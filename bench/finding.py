@@ -7,7 +7,6 @@ how many octets the keys of each kind add to a record, as SQLite keeps them in o
 """
 
 import argparse
-import secrets
 import sqlite3
 import tempfile
 import threading
@@ -17,12 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger import Action, Answers, CheckedClock, Draft, Ledger, Log, Signer, State, Store
+from perseid.ledger import Action, Answers, Draft, Ledger, Signer, State, Store
 from perseid.names import pilin
 from perseid.records import Admin, Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.finding import FoundPage, find
 from perseid.registry.identity import LocalOperator
+from perseid.registry.installation import new_log
 from perseid.registry.operations import Home
 from perseid.registry.registry import Registry
 from perseid.registry.searching import Search
@@ -61,8 +61,7 @@ def _registry(records: int) -> Registry:
     folder.mkdir()
     store = Store.sqlite(folder / "ledger.db")
     store.upgrade()
-    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
-    log = Log(store, clock, secrets.token_bytes)
+    log = new_log(store)
     log.create(Signer.generate("bench.example.org", bytes(32)))
     ledger = Ledger(log, Answers(folder / "answers"))
     _ledgers.append(ledger)

@@ -1,17 +1,16 @@
 """What the ledger costs: appending (SQLite, synced), reading, proving. CPU only: waiting for the disk is not in it."""
 
-import secrets
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from perseid.ledger import Action, Append, CheckedClock, Draft, Log, Reading, Signer, State, Store
+from perseid.ledger import Action, Append, Draft, Log, Reading, Signer, State, Store
 from perseid.ledger.signing import sign_checkpoint
 from perseid.ledger.verification import check_inclusion
 from perseid.records import Value
+from perseid.registry.installation import new_log
 
 VALUES = (
     Value.text(1, "URL", "https://example.org/a/typical/address"),
@@ -40,8 +39,7 @@ def benches() -> dict[str, Callable[[], object]]:
     """The functions to measure, on a ledger of some thousand records in a temporary folder."""
     store = Store.sqlite(Path(_folder.name) / "ledger.db")
     store.upgrade()
-    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
-    log = Log(store, clock, secrets.token_bytes)
+    log = new_log(store)
     signer = Signer.generate("bench.example.org", bytes(32))
     log.create(signer)
     log.append(_requests(RECORDS))

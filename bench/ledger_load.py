@@ -37,7 +37,6 @@ from perseid.ledger import (
     Answers,
     AnswersReader,
     Append,
-    CheckedClock,
     Draft,
     Lease,
     Leased,
@@ -54,6 +53,7 @@ from perseid.ledger.verification import check_inclusion
 from perseid.names import pilin
 from perseid.names.scheme import Source
 from perseid.records import Value
+from perseid.registry.installation import new_log
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -162,8 +162,7 @@ def _own() -> float:
 
 def _log(where: str) -> Log:
     store = Store.postgres(where) if where.startswith("postgresql") else Store.sqlite(Path(where))
-    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
-    return Log(store, clock, secrets.token_bytes)
+    return new_log(store)
 
 
 def _made(where: str) -> Log:

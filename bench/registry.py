@@ -8,7 +8,6 @@ which is said beside the table: how many durable creates a second 32 callers get
 import argparse
 import cProfile
 import pstats
-import secrets
 import sys
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
-from perseid.ledger import Answers, CheckedClock, Ledger, Log, Signer, Store
+from perseid.ledger import Answers, Ledger, Signer, Store
 from perseid.names import Handle
 from perseid.records import Admin, Value, ValueList, ValueRef
 from perseid.records.admin import ALL_PERMISSIONS
@@ -26,6 +25,7 @@ from perseid.registry import demands
 from perseid.registry.authorisation import Decision, authorise
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
+from perseid.registry.installation import new_log
 from perseid.registry.namespaces import AddNamespace
 from perseid.registry.operations import Add, Create, Home, Modify
 from perseid.registry.policy import PROFILES
@@ -59,8 +59,7 @@ def _registry(name: str) -> Registry:
     folder.mkdir()
     store = Store.sqlite(folder / "ledger.db")
     store.upgrade()
-    clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
-    log = Log(store, clock, secrets.token_bytes)
+    log = new_log(store)
     log.create(Signer.generate("bench.example.org", bytes(32)))
     ledger = Ledger(log, Answers(folder / "answers"))
     _ledgers.append(ledger)

@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
-from typing import Final, Self
+from typing import Final
 
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.header import LIFETIME, Header
 from perseid.wire.message import Message
 from perseid.wire.requests import Resolve, write_request
+
+from . import orders
 
 UDP: Final = "udp"
 TCP: Final = "tcp"
@@ -41,7 +43,7 @@ _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(orders.Order):
     """What a generator shall do."""
 
     mode: str
@@ -57,16 +59,6 @@ class Order:
     window: int = 8
     """Requests outstanding on each socket; one where each request has a connection of its own."""
     seed: int = 1
-
-    def to_json(self) -> str:
-        """As an argument of the command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read it from there."""
-        plain = json.loads(text)
-        return cls(**plain | {"address": tuple(plain["address"])})
 
 
 @dataclass(slots=True)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.envelope import LENGTH
 from perseid.wire.requests import Values
 from tests.serve.native_client import NativeClient, Via
 
+from . import orders
 from .installations import PREFIX, Filled, three_values
 
 PREPARED_A_SECOND: Final = 6_000
@@ -32,7 +33,7 @@ _RECEIVED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(orders.Order):
     """What a client shall do."""
 
     address: tuple[str, int]
@@ -46,16 +47,6 @@ class Order:
     label: str
     """What the names of the new records begin with: no client gets in the way of another."""
     seconds: float
-
-    def to_json(self) -> str:
-        """As an argument of the command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read it from there."""
-        plain = json.loads(text)
-        return cls(**plain | {"address": tuple(plain["address"])})
 
 
 @dataclass(frozen=True, slots=True)

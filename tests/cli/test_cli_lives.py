@@ -46,6 +46,26 @@ def test_unpublish_and_publish(here: Site) -> None:
     assert here.ok("history 12345/x --json").json["versions"][1]["note"] == "embargo"
 
 
+@pytest.mark.parametrize("option", ["", "--keep-past"])
+def test_what_was_seen_before_a_name_was_hidden_is_seen_again_only_if_that_was_said(here: Site, option: str) -> None:
+    here.ok("set 12345/x", "7:DESC=as it was")
+    seen = last(here)
+    here.ok(f"unpublish 12345/x {option}")
+    here.ok("set 12345/x", "7:DESC=as it is")
+    here.ok("publish 12345/x")
+    shown = here.ok(f"resolve 12345/x --at {seen} {STRANGER}").out
+    assert ("as it was" in shown) == bool(option)
+
+
+@pytest.mark.parametrize("option", ["", "--keep-past"])
+def test_what_a_value_was_before_it_became_private_is_seen_only_if_that_was_said(here: Site, option: str) -> None:
+    here.ok("set 12345/x", "7:DESC=as it was")
+    seen = last(here)
+    here.ok(f"set 12345/x '7:DESC!private=as it is' {option}")
+    shown = here.ok(f"resolve 12345/x --at {seen} {STRANGER}").out
+    assert ("as it was" in shown) == bool(option)
+
+
 def test_what_is_so_already_changes_nothing(here: Site) -> None:
     before = last(here)
     assert here.ok("publish 12345/x --json").json["seq"] == before

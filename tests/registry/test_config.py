@@ -22,7 +22,6 @@ from perseid.registry.config_keys import (
     LogFormat,
     Root,
     field_of,
-    secret_variables,
     section_of,
     table,
     table_of_deployed,
@@ -436,7 +435,6 @@ def test_a_file_with_a_secret_in_it_is_known() -> None:
     assert Config.parse(f'[ledger]\ndatabase = "postgresql://a:{SECRET}@b/c"', {}).has_secret_in_file
     assert not Config.parse('[ledger]\ndatabase = "postgresql://a@b/c"\n[keys]\npassphrase = ""', {}).has_secret_in_file
     assert not Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET}).has_secret_in_file
-    assert secret_variables() == ("PERSEID_LEDGER_DATABASE", "PERSEID_KEYS_PASSPHRASE")
 
 
 # The manual

@@ -57,6 +57,10 @@ HIDDEN: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 BY_ADMINS: Final = Value(100, "HS_ADMIN", Admin(ValueRef(200, ADMIN)).to_bytes())
 STD: Final = f"{PREFIX}/vec-std"
 NOTE: Final = Value(50, "NOTE", b"admins only", permissions=HIDDEN)
+URL: Final = Value.text(1, "URL", "https://example.org/new")
+NEW: Final = f"{PREFIX}/new".encode()
+"""A value, and the name of a record that is not there yet."""
+
 _REFERENCES = (ValueRef(7, f"{PREFIX}/ref1"), ValueRef(300, ADMIN))
 _DESC = Value(6, "DESC", b"with references", 1_893_456_000, TtlType.ABSOLUTE, Permission(0x0A), 0, _REFERENCES)
 

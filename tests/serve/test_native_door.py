@@ -1,6 +1,6 @@
 """Conversations at the native door: every operation, by everybody who can prove who they are, in a session or not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -46,6 +46,7 @@ from tests.serve.native_doors import (
     DSA,
     HIDDEN,
     MADE,
+    NEW,
     NOTE,
     NOW,
     PREFIX,
@@ -54,6 +55,7 @@ from tests.serve.native_doors import (
     SEC,
     SITE,
     STD,
+    URL,
     Clock,
     Visitor,
     make_server,
@@ -63,17 +65,9 @@ from tests.serve.native_doors import (
 )
 from tests.wire.key_material import DSA_KEY, SECRET, SERVER_KEY
 
-URL = Value.text(1, "URL", "https://example.org/new")
-NEW = f"{PREFIX}/new".encode()
 READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 IDENTITIES = {"rsa": RSA, "secret": SEC, "dsa": DSA}
 TRANSPORTS = (Transport.TCP, Transport.UDP)
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with recorded_registry() as made:
-        yield made
 
 
 @pytest.fixture

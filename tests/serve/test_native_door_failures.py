@@ -4,7 +4,7 @@ secret; and the door stays open."""
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -43,10 +43,12 @@ from tests.registry.registries import OPERATOR
 from tests.serve.native_doors import (
     ADMIN,
     BY_ADMINS,
+    NEW,
     PREFIX,
     SEC,
     SITE,
     STD,
+    URL,
     Clock,
     Visitor,
     make_server,
@@ -55,20 +57,7 @@ from tests.serve.native_doors import (
 )
 from tests.wire.key_material import RSA_KEY, SECRET
 
-URL = Value.text(1, "URL", "https://example.org/new")
-NEW = f"{PREFIX}/new".encode()
 PLANTED = "a planted secret"
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with recorded_registry() as made:
-        yield made
-
-
-@pytest.fixture
-def visitor(registry: Registry) -> Visitor:
-    return Visitor(NativeDoor(registry, make_server(), SITE))
 
 
 def failing(kind: Kind, error: Exception) -> Callable[[Work], object]:

@@ -1,6 +1,6 @@
 """Who is believed at the native door: challenges, keys, index 0, sessions, and keys that change meanwhile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -24,33 +24,21 @@ from tests.serve.native_doors import (
     BY_ADMINS,
     DSA,
     HIDDEN,
+    NEW,
     PREFIX,
     RSA,
     SEC,
     SITE,
     STD,
+    URL,
     Visitor,
     make_server,
-    recorded_registry,
     text_of,
 )
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET
 
-URL = Value.text(1, "URL", "https://example.org/new")
-NEW = f"{PREFIX}/new".encode()
 USER = f"{PREFIX}/user"
 READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with recorded_registry() as made:
-        yield made
-
-
-@pytest.fixture
-def visitor(registry: Registry) -> Visitor:
-    return Visitor(NativeDoor(registry, make_server(), SITE))
 
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:

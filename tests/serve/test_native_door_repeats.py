@@ -1,6 +1,5 @@
 """Requests that come twice over UDP are carried out once, and get the same answer twice."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from perseid.names import Handle
 from perseid.records.server import Transport
-from perseid.records.value import Permission, Value
+from perseid.records.value import Permission
 from perseid.registry.operations import Create
 from perseid.registry.registry import Registry
 from perseid.serve.native import NativeDoor
@@ -23,16 +22,7 @@ from perseid.wire.requests import Name, Resolve, Values
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
-from tests.serve.native_doors import ADMIN, PREFIX, SEC, SITE, STD, Visitor, make_server, recorded_registry
-
-URL = Value.text(1, "URL", "https://example.org/new")
-NEW = f"{PREFIX}/new".encode()
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with recorded_registry() as made:
-        yield made
+from tests.serve.native_doors import ADMIN, NEW, PREFIX, SEC, SITE, STD, URL, Visitor, make_server
 
 
 @pytest.fixture

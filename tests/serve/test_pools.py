@@ -66,6 +66,13 @@ async def begin(pools: Pools, work: Work, host: str, transport: Transport) -> "a
     return task
 
 
+async def working_and_waiting(pools: Pools, gate: Gate) -> "tuple[asyncio.Task[object], asyncio.Task[object]]":
+    """Work that is being done by the only thread, and work that waits for it."""
+    working = await begin(pools, gate.work, HOST, TCP)
+    await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+    return working, await begin(pools, gate.work, HOST, TCP)
+
+
 def refused(task: "asyncio.Task[object]") -> bool:
     return task.done() and isinstance(task.exception(), Busy)
 
@@ -248,11 +255,8 @@ def test_whoever_goes_away_leaves_the_queue_but_not_the_thread() -> None:
 
 def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
     async def test() -> None:
-        pools = Pools(configured())
-        gate = Gate(Kind.SIGN)
-        working = await begin(pools, gate.work, HOST, TCP)
-        await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
-        waiting = await begin(pools, gate.work, HOST, TCP)
+        pools, gate = Pools(configured()), Gate(Kind.SIGN)
+        working, waiting = await working_and_waiting(pools, gate)
         gate.open()
         await asyncio.to_thread(pools.close)
         assert await working == "done"
@@ -267,11 +271,8 @@ def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
 
 def test_work_that_waits_when_the_pools_are_closed_is_refused() -> None:
     async def test() -> None:
-        pools = Pools(configured())
-        gate = Gate(Kind.SIGN)
-        working = await begin(pools, gate.work, HOST, TCP)
-        await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
-        waiting = await begin(pools, gate.work, HOST, TCP)
+        pools, gate = Pools(configured()), Gate(Kind.SIGN)
+        working, waiting = await working_and_waiting(pools, gate)
         closing = asyncio.create_task(asyncio.to_thread(pools.close))
         with pytest.raises(Busy):
             await waiting

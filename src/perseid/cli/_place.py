@@ -31,6 +31,7 @@ from perseid.registry.installation import Installation
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Changed
+from perseid.registry.veil import keeping_past
 
 from ._output import print_json
 
@@ -52,6 +53,16 @@ ActingAs: TypeAlias = Annotated[
 ]
 """The option of commands that need a right."""
 
+Note: TypeAlias = Annotated[
+    str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators to read.")
+]
+"""The option of commands that change something."""
+
+KeepPast: TypeAlias = Annotated[
+    bool, typer.Option("--keep-past", help="Hide nothing of the past; otherwise that is hidden as well.")
+]
+"""The option of commands that take something from the public; without it its past is hidden as well."""
+
 Name: TypeAlias = Annotated[
     str, typer.Argument(metavar="HANDLE", help="The name: a handle, `hdl:` URI or resolver URL.")
 ]
@@ -70,9 +81,9 @@ class Place:
     registry: Registry
     who: Identity
 
-    def do(self, operation: Operation[T], note: str = "") -> T:
+    def do(self, operation: Operation[T], note: str = "", *, keep_past: bool = False) -> T:
         """Carry out an operation; when this returns, it is durable."""
-        return self.registry.do(operation, self.who, DOOR, note)
+        return self.registry.do(operation, self.who, DOOR, keeping_past(note) if keep_past else note)
 
 
 @contextmanager

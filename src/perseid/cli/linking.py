@@ -10,8 +10,7 @@ from perseid.registry.transfer import Linked, LinkMetadata, LinkVersion
 from ._help import Group
 from ._lazy import command
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, named, opened
-from .lives import Note
+from ._place import ActingAs, Directory, Note, named, opened
 
 app = typer.Typer(
     cls=Group,

@@ -15,7 +15,7 @@ from perseid.registry.transfer import transfer as transferring
 from perseid.wire.codes import ResponseCode
 
 from ._output import AsJson, hint, print_facts, print_json
-from ._place import DOOR, ActingAs, Directory, Name, Place, named, opened, reference, show_changed
+from ._place import DOOR, ActingAs, Directory, KeepPast, Name, Note, Place, named, opened, reference, show_changed
 from ._progress import progress
 from ._values import printable
 
@@ -27,9 +27,6 @@ LONGEST_WAIT: Final = 300
 in less. Where somebody keeps an old state open for longer, waiting on would not help."""
 
 
-Note: TypeAlias = Annotated[
-    str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators.")
-]
 Undo: TypeAlias = Annotated[bool, typer.Option("--undo", help="Take the tombstone away: the thing is not gone.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -49,17 +46,25 @@ def publish(
 
 
 def unpublish(
-    handle: Name, note: Note = "", directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+    handle: Name,
+    *,
+    keep_past: KeepPast = False,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
 ) -> None:
     """Hide a name from everybody but its administrators; the record stays as it is.
 
-    Everybody else is told that there is no such name, now and for its past. Nothing happens if it is hidden already.
+    Everybody else is told that there is no such name, now and for its past. When it is published again, what everybody
+    saw before stays hidden unless it is still so; with --keep-past it can be seen again. Nothing happens if the name is
+    hidden already.
 
     For example:
         perseid unpublish 102.100.272/D7J1G0DQH --note "under embargo until spring"
     """
     with opened(directory, acting_as) as place:
-        show_changed(place.do(Unpublish(named(handle)), note), json)
+        show_changed(place.do(Unpublish(named(handle)), note, keep_past=keep_past), json)
 
 
 def tombstone(  # noqa: PLR0913 - options

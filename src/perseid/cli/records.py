@@ -19,7 +19,7 @@ from perseid.registry.past_names import list_handles
 from perseid.registry.results import Changed
 
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, Name, Prefix, named, opened, show_changed
+from ._place import ActingAs, Directory, KeepPast, Name, Note, Prefix, named, opened, show_changed
 from ._values import (
     FromOption,
     Given,
@@ -39,9 +39,6 @@ Overwrite: TypeAlias = Annotated[
 ]
 Again: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
-Note: TypeAlias = Annotated[
-    str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators to read.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +130,12 @@ def create(  # noqa: PLR0913 - options
         show_changed(place.do(operation, note), json)
 
 
-def set_(
+def set_(  # noqa: PLR0913 - options
     handle: Name,
     value: ValueArguments = None,
+    *,
     record: FromOption = None,
+    keep_past: KeepPast = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -145,7 +144,8 @@ def set_(
     """Put values in the place of others, or replace the whole record with --from.
 
     A value with an index goes there. Without one it takes the place of the only value of its type, or is added where
-    there is none. What you do not mention stays: other values, and how long caches keep this one.
+    there is none. What you do not mention stays: other values, and how long caches keep this one. A value that was
+    public and becomes private (`TYPE!private=DATA`) is hidden in the past as well, unless you say --keep-past.
 
     For example:
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
@@ -153,7 +153,7 @@ def set_(
     """
     operation = setting(handle, value, record)
     with opened(directory, acting_as) as place:
-        show_changed(place.do(operation, note), json)
+        show_changed(place.do(operation, note, keep_past=keep_past), json)
 
 
 def add(

@@ -17,10 +17,10 @@ from perseid.registry.undoing import InTheWay
 from perseid.registry.units import Progress
 
 from ._output import AsJson, hint, print_facts, print_json
-from ._place import DOOR, ActingAs, Directory, Place, opened
+from ._place import DOOR, ActingAs, Directory, Note, Place, opened
 from ._progress import progress
 from ._values import printable, shown_data
-from .lives import Note, Yes, confirm
+from .lives import Yes, confirm
 from .verifying import iso_time, short_time
 
 SHOWN: Final = 10

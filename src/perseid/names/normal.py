@@ -22,11 +22,6 @@ _LEAD_COUNT = 19
 _SYLLABLE_COUNT = _LEAD_COUNT * _VOWEL_COUNT * _TRAIL_COUNT
 
 
-def is_nfc(text: str) -> bool:
-    """Whether a text is in normal form C."""
-    return text.isascii() or nfc(text) == text
-
-
 def nfc(text: str) -> str:
     """The text in normal form C."""
     if all(ord(character) < _ALWAYS_NORMAL for character in text):

@@ -326,11 +326,6 @@ def variable_of(name: str) -> str:
     return VARIABLE + field_of(name).upper()
 
 
-def secret_variables() -> tuple[str, ...]:
-    """The variables that may hold a password or passphrase: not for processes that do not need them."""
-    return tuple([variable_of(name) for name, setting in SETTINGS.items() if setting.secret])
-
-
 def field_of(name: str) -> str:
     """The attribute of `Config` with a setting's value."""
     return name.replace(".", "_")
