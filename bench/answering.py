@@ -8,7 +8,8 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from perseid.ledger.answers import Answers, AnswersReader
+from perseid.ledger.answers import Answers
+from perseid.ledger.answers_reader import AnswersReader
 from perseid.ledger.change import Change, Source
 from perseid.ledger.entry import State
 from perseid.ledger.keys import homed_name, record_key

@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from perseid.ledger.answers import Answers, AnswersReader, Unavailable
+from perseid.ledger.answers import Answers
+from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.change import Change, Source
 from perseid.ledger.entry import State
 from perseid.ledger.keys import record_key

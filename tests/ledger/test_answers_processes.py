@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.answers import Answers, AnswersReader
+from perseid.ledger.answers import Answers
+from perseid.ledger.answers_reader import AnswersReader
 from perseid.ledger.entry import State
 from tests.ledger.answer_ledgers import (
     MemoryLedger,

@@ -14,7 +14,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from perseid.ledger.answers import Answers, AnswersReader
+from perseid.ledger.answers import Answers
+from perseid.ledger.answers_reader import AnswersReader
 from perseid.ledger.entry import State
 from perseid.names import CaseRule
 from perseid.records import Value

@@ -18,7 +18,8 @@ from perseid.ledger import answers as answers_module
 from perseid.ledger.answer_format import PrefixItem
 from perseid.ledger.answer_generation import Generation
 from perseid.ledger.answer_state import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, StateFile
-from perseid.ledger.answers import Answers, AnswersReader, Applied, Unavailable
+from perseid.ledger.answers import Answers, Applied
+from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
 from perseid.names import CaseRule

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.answers import AnswersReader, Unavailable
+from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged, NewerFormat
 from perseid.serve.answering import MAX_LEVELS, MAX_PACKETS, Answerer, Settings, packets

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from perseid._lazy import lazily
 
 if TYPE_CHECKING:
-    from .answers import Answers, AnswersReader, Unavailable
+    from .answers import Answers
+    from .answers_reader import AnswersReader, Unavailable
     from .checkpoint import Signer
     from .clock import CheckedClock
     from .entry import Action, Draft, Entry, Slot, State
@@ -25,7 +26,8 @@ else:
     __getattr__ = lazily(
         __name__,
         {
-            "answers": ("Answers", "AnswersReader", "Unavailable"),
+            "answers": ("Answers",),
+            "answers_reader": ("AnswersReader", "Unavailable"),
             "checkpoint": ("Signer",),
             "clock": ("CheckedClock",),
             "entry": ("Action", "Draft", "Entry", "Slot", "State"),

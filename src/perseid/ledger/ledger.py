@@ -15,7 +15,8 @@ from time import monotonic
 from typing import Final, Self
 
 from .answer_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
-from .answers import Answers, Applied, Unavailable
+from .answers import Answers, Applied
+from .answers_reader import Unavailable
 from .checkpoint import Signer
 from .entry import Draft
 from .errors import Damaged
