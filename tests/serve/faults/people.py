@@ -294,14 +294,15 @@ class Stranger(Person):
         )
         frames = [client.client.pack(request, None) for request in requests]
         self._messages = [frame.envelope.to_bytes() + frame.payload for frame in frames]
+        # One for all: the port of a closed one may be given to somebody else before the answer comes to it.
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def act(self) -> None:
         octets = rubbish(self.random, self._messages)
         self.counts["sent"] += 1
         with contextlib.suppress(OSError):
             if self._via is Via.UDP:
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-                    sending.sendto(octets[:1_400], self.scene.direct)
+                self._udp.sendto(octets[:1_400], self.scene.direct)
             else:
                 with socket.create_connection(self.scene.direct, 0.5) as sending:
                     sending.settimeout(0.2)
@@ -310,6 +311,9 @@ class Stranger(Person):
                         sending.shutdown(socket.SHUT_WR)
                     while sending.recv(65_536):
                         pass
+
+    def leave(self) -> None:
+        self._udp.close()
 
 
 def rubbish(chance: random.Random, messages: list[bytes]) -> bytes:
