@@ -105,7 +105,6 @@ def test_what_is_not_there_has_a_code_of_its_own(demo: Site, command: str) -> No
         f"create {WORK} --value URL",
         f"set {WORK}",
         f"set {WORK} URL=a --from x.json",
-        f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x",
         f"add {WORK}",
         f"remove {WORK}",
         f"remove {WORK} 0",
@@ -120,6 +119,10 @@ def test_wrong_usage_has_a_code_of_its_own(demo: Site, command: str) -> None:
     done = demo(command)
     assert (done.code, done.out) == (2, "")
     assert "Usage: perseid" in done.err
+
+
+def test_which_of_several_values_of_a_type_is_meant_has_to_be_said(demo: Site) -> None:
+    refused(demo(f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x"), "LINK.EXPRESSION", "Say which is meant, by its index")
 
 
 def test_a_malformed_name_is_a_failure_with_its_rule(demo: Site) -> None:

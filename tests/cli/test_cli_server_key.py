@@ -4,10 +4,16 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from perseid.cli import _site_checks
 from perseid.records.keyfile import read_key_file
@@ -306,17 +312,74 @@ def test_what_is_found_about_ports(
 ) -> None:
     looked = {Transport.TCP: tcp, Transport.UDP: udp}
     monkeypatch.setattr(_site_checks, "look", lambda _host, _port, transport: looked[transport])
-    found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no"})
+    found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
 
 
 def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    any_, metrics = findings(here, "ports", environ={"PERSEID_NATIVE_PORT": "0"})
+    looked = {8641: Looked(), 28000: replace(IN_USE, holders=(OTHER,))}
+    monkeypatch.setattr(_site_checks, "look", lambda _host, port, _transport: looked[port])
+    any_, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
     assert any_["message"] == "any port that is free will be used (native.port is 0)"
+    assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
+    assert http["advice"] == "stop it, or set http.port to another one"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
     monkeypatch.setattr(_site_checks, "look", lambda *_: Looked("Permission denied"))
-    low, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
+    low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
     assert low["message"] == "[::1]:264 (native, TCP, UDP) cannot be served at: Permission denied"
     assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 needs a right" in low["advice"]
     assert metrics["advice"] == "correct metrics.host or metrics.port (default)"
+
+
+# HTTP
+
+
+def test_what_is_found_about_http(here: Site) -> None:
+    (found,) = findings(here, "http")
+    own = here.directory / "keys" / "https.pem"
+    assert (found["level"], found["message"]) == ("ok", f"HTTPS has a self-signed certificate: {own}")
+    own.unlink()
+    (found,) = findings(here, "http")
+    assert found["level"] == "note"
+    assert found["advice"] == "the server makes one when it starts, or on SIGHUP"
+    assert not own.exists()
+    (found,) = findings(here, "http", environ={"PERSEID_HTTP_ENABLED": "no"})
+    assert found["message"] == "it is not served (http.enabled is false)"
+    proxied = {"PERSEID_HTTP_LISTEN": "http", "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org"}
+    note, ok = findings(here, "http", environ=proxied)
+    assert "name it in http.trusted_proxies" in note["advice"]
+    assert ok["message"].startswith("plain HTTP is served")
+    (ok,) = findings(here, "http", environ=proxied | {"PERSEID_HTTP_TRUSTED_PROXIES": "192.0.2.7"})
+    (wrong,) = findings(here, "http", 1, environ={"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"})
+    assert wrong["level"] == "wrong"
+    assert "web.pem cannot be read" in wrong["message"]
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "message"),
+    [(-1, "wrong", "has expired at "), (5, "note", "expires in 4 days"), (60, "ok", "is valid for another 59 days")],
+)
+def test_what_is_found_about_a_certificate_of_the_operator(here: Site, days: int, level: str, message: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "web")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=90))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = put(here.directory / "web.pem", made.public_bytes(Encoding.PEM) + private)
+    environ = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"}
+    found = findings(here, "http", int(level == "wrong"), environ)
+    assert [each["level"] for each in found] == [level]
+    assert f"the certificate in {path} {message}" in found[0]["message"]
+    path.chmod(0o604)
+    found = findings(here, "http", int(level == "wrong"), environ)
+    assert found[-1]["advice"] == f"close it with: chmod o= {path}"

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perseid.ledger.entry import Entry
+from perseid.ledger.reading import Reading
 from tests.cli.installation import Site, refused, site
 
 SCHEMA = {"type": "object", "required": ["mm"], "properties": {"mm": {"type": "integer"}}}
@@ -102,6 +105,30 @@ def test_the_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None
         "pattern      [0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
         "example      2007-06-22T02:53:46Z",
     ]
+
+
+def test_types_are_listed_without_looking_at_all_names(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo.ok("namespace add 12345 --profile free")
+    demo.ok("mint 12345 --count 300 --url https://example.org/")
+    demo.ok(f"{ADD} --name Scale")
+    demo.ok("type add 12345/size --definition 'How large'")
+    demo.ok("tombstone 12345/size --reason 'not used'")
+    demo.ok("type add 12345/Width --definition 'How wide'")
+    read: list[int] = []
+    names = Reading.names
+
+    def counted(reading: Reading, *arguments: Any) -> list[Entry]:
+        found = names(reading, *arguments)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Reading, "names", counted)
+    lines = demo.lines("type list")
+    assert lines == sorted(lines, key=str.upper)
+    assert {"102.100.TYPE/SCALE  Scale", "12345/Width  Width"} < set(lines)
+    assert demo.lines("type list 12345") == demo.lines("type list 0.NA/12345") == ["12345/Width  Width"]
+    assert max(read) < 100
+    assert demo("type list 777").code == 3
 
 
 def test_who_may_not_see_names_together_is_told_which_are_not_listed(demo: Site) -> None:

@@ -64,6 +64,8 @@ def test_json_ends_with_the_operation_which_can_be_undone_and_that_too(here: Sit
     refused(here(f"undo {last['operation']} --yes"), "was undone by")
     here.ok("undo last", given=b"y\n")
     assert leading(here, "new.example") == 12
+    again = here.ok(f"operations show {last['operation']} --json").json
+    assert (again["state"], again["undoneBy"]) == ("done 12", None), "the undo was undone"
     kinds = [json.loads(line)["kind"] for line in here.lines("operations list --json")]
     assert kinds == ["undo", "undo", "rewrite", "mint"]
     assert "state      done 12" in here.ok("operations show").out
@@ -107,6 +109,12 @@ def test_what_ended_early_says_how_to_go_on(here: Site) -> None:
     operation = here.lines("operations")[0].split()[0]
     assert f"{operation} ended early: 10 of 13 are changed. Go on: perseid operations resume {operation}\n" in done.err
     assert "running 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("operations")[0]
+    here.ok(f"undo {operation} --yes")
+    assert "  undone  rewrite" in here.lines("operations")[1]
+    refused(here(f"operations resume {operation}"), f"{operation} was undone by")
+    assert leading(here, "old.example") == 13
+    assert here("rewrite", *MOVE[1:], "--yes").code == 4
+    operation = here.lines("operations")[0].split()[0]
     here.ok("remove 12345/odd 1")
     assert here.ok(f"operations resume {operation} --json").json == {"operation": operation, "names": 13, "changed": 12}
     assert leading(here, "new.example") == 12

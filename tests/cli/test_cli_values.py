@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from perseid.cli._values import PRIVATE, Given, parse, placed, printable, put, read_record, read_text, shown_data
+from perseid.cli._values import PRIVATE, parse, printable, read_record, read_text, shown_data
 from perseid.records import Admin, AdminPermission, InvalidData, Value, ValueList, ValueRef
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission
+from perseid.registry.given import Given, placed, put
+from perseid.registry.results import Refused
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_values_without_a_place_get_one() -> None:
 
 def test_which_of_several_values_is_meant_has_to_be_said() -> None:
     there = [Value.text(1, "URL", "a"), Value.text(4, "URL", "b")]
-    with pytest.raises(typer.BadParameter, match=r"2 values of the type URL \(at 1, 4\); say which: 1:URL="):
+    with pytest.raises(Refused, match=r"2 values of the type 'URL', at 1, 4\. Say which"):
         put([parse("URL=c")], there)
     assert put([parse("4:URL=c")], there)[0].index == 4
 

@@ -66,7 +66,9 @@ def test_every_record_has_keys_that_fit_and_those_of_where_it_leads(values: list
 urls = st.builds(
     "{}://{}{}{}".format,
     st.sampled_from(["http", "HTTPS", "ftp"]),
-    st.sampled_from(["a.org", "B.a.org", "x.org", "192.0.2.1", "a.192.0.2.1", "[2001:db8::1]", "bücher.example"]),
+    st.sampled_from(
+        ["a.org", "B.a.org", "x.org", "192.0.2.1", "a.192.0.2.1", "[2001:db8::1]", "bücher.example", "a.org.."]
+    ),
     st.sampled_from(["", ":80", ":8080"]),
     st.text("/?#ab*", max_size=5).map(lambda rest: f"/{rest}" if rest else ""),
 ) | st.sampled_from(["mailto:a@a.org", "urn:a://b/", "odd://", "a b://a.org/x", "", "//a.org/"])
@@ -112,6 +114,16 @@ def test_an_exact_url_matches_all_that_mean_the_same() -> None:
         ("*.pdf", ["http://a.org/1.pdf", "x.pdf"], ["http://a.org/1.pdf?"]),
         ("https://a.org*", ["https://a.org/", "https://a.organic/x"], ["http://a.org/"]),
         ("*a*a*", ["https://a/a", "aa"], ["https://x/a"]),
+        ("https://*.BÜCHER.example/*", ["https://www.bücher.example/", "https://a.xn--bcher-kva.example/"], []),
+        ("https://*.a.org./*", ["https://b.a.org/", "https://b.a.org./x"], ["https://b.a.org../"]),
+        ("*://a.org:80/*", ["http://a.org/", "https://a.org:80/"], ["https://a.org/", "http://a.org:8080/"]),
+        ("https://*.a.org:443/*", ["https://b.a.org/", "https://b.a.org:443/"], ["https://b.a.org:8443/"]),
+        ("https://*.a.org../*", ["https://b.a.org../"], ["https://b.a.org/"]),
+        ("https://*.a.org:0443/*", ["https://b.a.org/"], []),
+        ("https://a.org:*/*", ["https://a.org/", "https://a.org:8443/"], ["https://a.organic/"]),
+        ("https://*/*", ["https://a.org/", "https://a.org:8443/"], ["http://a.org/"]),
+        ("https://*43/*", ["https://a43/", "https://a.org:8443/"], ["https://a.org/"]),
+        ("https://a.org/%41[_\\*", ["https://a.org/%41[_\\x"], ["https://a.org/A[_\\x", "https://a.org/%41[xx"]),
     ],
 )
 def test_a_star_stands_for_any_characters_in_the_host_for_those_of_hosts(

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Append, Appended
+from perseid.names import Handle
 from perseid.records import Admin, Permission, Value, ValueRef
 from perseid.registry import finding
 from perseid.registry.finding import Found, FoundPage, find
 from perseid.registry.identity import Identity
+from perseid.registry.life import Redact
 from perseid.registry.operations import Home
+from perseid.registry.page_ends import PageEnds
 from perseid.registry.past_names import list_handles
 from perseid.registry.policy_keys import Who
 from perseid.registry.registry import Registry
@@ -228,7 +231,7 @@ def test_a_secret_is_found_by_nobody(site: Registry) -> None:
     assert names(site, value=b"hush") == []
 
 
-def test_where_a_page_ends_gives_nothing_away_but_a_number(site: Registry) -> None:
+def test_where_a_page_ends_gives_nothing_away(site: Registry) -> None:
     for number in range(3):
         put(site, hidden(1, f"https://secret.example/{number}"), name=f"54321/a{number}")
     put(site, value(1, "https://secret.example/9"), value(2, "https://secret.example/10"), name="54321/z")
@@ -236,8 +239,66 @@ def test_where_a_page_ends_gives_nothing_away_but_a_number(site: Registry) -> No
     page = next(pages(site, NOBODY, Search(host="secret.example"), limit=1))
     assert [each.handle for each in page.items] == ["54321/z"]
     assert page.following is not None
-    assert re.fullmatch(r"\d+\.\d+", page.following)
+    assert re.fullmatch(r"[0-9a-f]{64}", page.following)
     assert names(site, NOBODY, 1, host="secret.example") == ["54321/z", "54321/zz"]
+
+
+def accepts(registry: Registry, search: Search, after: str) -> bool:
+    with registry.facts() as facts:
+        try:
+            find(facts, NOBODY, search, after)
+        except Refused:
+            return False
+    return True
+
+
+def test_a_place_that_somebody_makes_up_tells_nothing_of_what_they_may_not_see(site: Registry) -> None:
+    """Otherwise the private values of every entry, those of the past included, could be guessed letter by letter."""
+    put(site, hidden(1, "https://secret.example/abc"), name="12345/a")
+    put(site, hidden(1, "someone@example.org", "EMAIL"), name="54321/b")
+    last = put(site, name="54321/b")
+    reserve(site, name="54321/c")
+    guesses = [Search(url="https://secret.example/a*"), Search(host="secret.example"), Search(type="EMAIL")]
+    for search in (*guesses, Search(value=b"someone@example.org"), Search(prefix="54321")):
+        told = [f"{seq}{which}" for seq in range(1, last + 2) for which in ("", ".0", ".1")]
+        assert [each for each in told if accepts(site, search, each)] == []
+
+
+def test_a_place_belongs_to_its_search_and_is_taken_whole(site: Registry) -> None:
+    for number in range(3):
+        put(site, value(1, f"https://example.org/{number}"), name=f"54321/{number}")
+    search = Search(host="example.org")
+    place = next(pages(site, NOBODY, search, limit=1)).following
+    assert place is not None
+    assert accepts(site, search, place)
+    assert not accepts(site, Search(host="org"), place)
+    assert not accepts(site, replace(search, type="URL"), place)
+    for at in range(0, 64, 7):
+        assert not accepts(site, search, place[:at] + ("1" if place[at] == "0" else "0") + place[at + 1 :])
+    assert not accepts(site, search, place.upper())
+
+
+def test_private_values_change_neither_the_order_nor_whether_there_is_more(site: Registry) -> None:
+    put(site, hidden(1, "https://example.org/1"), value(2, "https://example.org/8"), ADMIN, name="54321/a")
+    put(site, value(1, "https://example.org/5"), name="54321/b")
+    searches: list[dict[str, Any]] = [{"host": "example.org"}, {"url": "*example*"}, {"type": "URL"}]
+    for asked in searches:
+        assert names(site, NOBODY, **asked) == names(site, NOBODY, 1, **asked) == ["54321/b", "54321/a"]
+        assert names(site, ANN, **asked) == names(site, ANN, 1, **asked) == ["54321/a", "54321/b"]
+    put(site, hidden(1, "https://example.org/9"), name="54321/c")
+    put(site, value(1, "https://example.org/9"), name="12345/d")
+    for asked in (*searches, {"path": "/"}):
+        with site.facts() as facts:
+            assert find(facts, NOBODY, Search(**asked), None, 2).following is None
+    with site.facts() as facts:
+        assert find(facts, NOBODY, Search(path="/8"), None, 1).following is None
+
+
+def test_who_owns_a_record_by_a_private_value_is_told_in_no_place(site: Registry) -> None:
+    private = replace(admin(100, "300:777/owner"), permissions=PRIVATE)
+    put(site, value(1, "777/owner", type_="OWNER"), name="777/a")
+    put(site, value(1, "777/owner", type_="OWNER"), private, name="777/b")
+    assert names(site, NOBODY, owner="777/owner") == ["777/a", "777/b"]
 
 
 def test_only_those_who_may_list_a_namespace_search_in_it(site: Registry) -> None:
@@ -336,16 +397,30 @@ def test_a_pattern_without_a_beginning_is_looked_for_in_everything_for_some_time
     assert found == ["54321/13", "54321/23", "54321/3"]
     assert scanned > 2
     assert not next(pages(site, OPERATOR, Search(url="https://example.org/*.pdf"))).scans
+    for type_, scans in (("URL", True), ("url.", True), ("10320/loc", False)):
+        assert next(pages(site, OPERATOR, Search(url="*.pdf", type=type_))).scans is scans, "all records have a URL"
 
 
 def test_a_place_that_no_page_told_is_refused(site: Registry) -> None:
     seq = put(site, value(1, "https://example.org/"), name="54321/a")
+    made_up = ("x", "1.x", "-1", "", "9" * 30, "99999", "é" * 32, "0" * 64, "g" * 64, "1", f"{seq}.0")
     for asked in (Search(host="example.org"), Search(prefix="54321"), Search(since=0)):
-        for after in ("x", "1.x", "-1", "", "9" * 30, "99999", *(["1", f"{seq}.7"] if asked.host else [])):
+        with site.facts() as facts:
+            of_another_history = PageEnds(facts.reading, asked).told(10_000)
+        for after in (*made_up, of_another_history):
             with site.facts() as facts, pytest.raises(Refused, match="no page of this search ended"):
                 find(facts, OPERATOR, asked, after)
-    with site.facts() as facts, pytest.raises(Refused, match="no page of this search ended"):
-        find(facts, OPERATOR, Search(prefix="12345"), str(seq))
+
+
+def test_a_place_whose_data_was_erased_is_no_place_any_more(site: Registry) -> None:
+    first = put(site, value(1, "https://example.org/a"), name="54321/a")
+    put(site, value(1, "https://example.org/b"), name="54321/b")
+    search = Search(host="example.org")
+    page = next(pages(site, OPERATOR, search, limit=1))
+    put(site, name="54321/a")
+    site.do(Redact(Handle.parse("54321/a"), 1, first, "personal"), OPERATOR, "cli")
+    with site.facts() as facts, pytest.raises(Refused, match="Begin anew"):
+        find(facts, OPERATOR, search, page.following)
 
 
 def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> None:

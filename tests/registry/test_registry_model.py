@@ -23,7 +23,7 @@ from perseid.names import Handle
 from perseid.records import Permission, Value, ValueList, ValueRef
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.registry.context import Operation
-from perseid.registry.identity import Anonymous, Identity, LocalOperator
+from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
@@ -580,7 +580,7 @@ class Registered(RuleBasedStateMachine):
 
 
 def within_session(identity: Identity) -> Identity:
-    assert not isinstance(identity, (Anonymous, LocalOperator))
+    assert isinstance(identity, KeyHolder)
     return replace(identity, session=True)
 
 

@@ -57,8 +57,8 @@ def test_a_new_server(tmp_path: Path) -> None:
     assert found.key.public == public
     assert (public.KTY, public.bits) == ("RSA", 2048)
     assert (tmp_path / "keys" / "pubkey.bin").read_bytes() == public.to_bytes()
-    assert files(tmp_path) == WHOLE
-    assert {(tmp_path / name).stat().st_mode & 0o777 for name in WHOLE} == {0o600}
+    assert files(tmp_path) == ["keys/https.pem", *WHOLE]
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in files(tmp_path)} == {0o600}
     first, second = forms(tmp_path)
     assert first == second == found.site
     assert (first.serial, first.is_primary, first.protocol_version, first.attributes) == (1, True, (2, 11), ())
@@ -68,6 +68,7 @@ def test_a_new_server(tmp_path: Path) -> None:
     assert [(one.transport, one.purpose, one.port) for one in server.interfaces] == [
         (Transport.TCP, both, 2641),
         (Transport.UDP, Purpose.QUERY, 2641),
+        (Transport.HTTP, both, 8000),
     ]
 
 
@@ -90,15 +91,34 @@ def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeyp
     ],
 )
 def test_where_clients_find_it(host: str, address: str, domain: str | None) -> None:
-    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642), SERVER_KEY.public)
+    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642, HTTP_ENABLED=False), SERVER_KEY.public)
     (server,) = made.servers
     assert (str(server.ip), made.attribute("domain")) == (address, domain)
     assert [one.port for one in server.interfaces] == [2642, 2642]
 
 
 def test_where_any_port_will_do_the_usual_one_is_named() -> None:
-    (server,) = new_site(settings(NATIVE_PORT=0), SERVER_KEY.public).servers
-    assert [one.port for one in server.interfaces] == [2641, 2641]
+    (server,) = new_site(settings(NATIVE_PORT=0, HTTP_PORT=0), SERVER_KEY.public).servers
+    assert [one.port for one in server.interfaces] == [2641, 2641, 8000]
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"HTTP_PORT": 80}, [(Transport.HTTP, 80)]),
+        ({"HTTP_LISTEN": "http"}, [(Transport.HTTP, 8000)]),
+        ({"HTTP_LISTEN": "https"}, [(Transport.HTTPS, 8000)]),
+        ({"HTTP_ENABLED": "no"}, []),
+        ({"HTTP_HOST": "0.0.0.0"}, [(Transport.HTTP, 8000)]),
+        ({"HTTP_HOST": "192.0.2.7"}, []),
+        ({"NATIVE_HOST": "192.0.2.7"}, []),
+        ({"NATIVE_HOST": "names.example.org", "HTTP_HOST": "names.example.org"}, [(Transport.HTTP, 8000)]),
+    ],
+)
+def test_where_clients_find_http(variables: dict[str, object], found: list[tuple[Transport, int]]) -> None:
+    """A server has one address, so HTTP at another one cannot stand there."""
+    (server,) = new_site(settings(**variables), SERVER_KEY.public).servers
+    assert [(one.transport, one.port) for one in server.interfaces[2:]] == found
 
 
 @given(sites)

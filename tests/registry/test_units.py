@@ -6,22 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from perseid.ledger import LedgerError
 from perseid.ledger.backup import save_backup
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.errors import OperationEnded
 from perseid.ledger.log import Log
 from perseid.ledger.operations import Operation, Steps, find, newest_first, steps_of
-from perseid.ledger.requests import Append
+from perseid.ledger.requests import Append, Appended, Failed
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
-from perseid.names import Handle
+from perseid.names import CaseRule, Handle
 from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact
 from perseid.registry.minting import Maker, Mint, mint
 from perseid.registry.moving import Move
+from perseid.registry.namespaces import SetPolicy
+from perseid.registry.operations import Home
 from perseid.registry.past_names import list_handles
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -32,7 +36,7 @@ from perseid.registry.undoing import InTheWay
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import Machine
 from tests.registry import unit_crash
-from tests.registry.lives import ANN, LISTER, STRANGER, hidden, put, rules, value
+from tests.registry.lives import ANN, LISTER, STRANGER, hidden, policy, put, rules, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/x/*")
@@ -130,6 +134,20 @@ def test_xml_that_cannot_be_moved_without_touching_more_is_left_and_told(here: R
     assert held(here, "12345/a")[1] == [("10320/loc", odd)]
 
 
+def test_in_xml_only_places_are_moved(here: Registry) -> None:
+    places = """<l><!-- href="http://old.example/1" --><?x href="http://old.example/2" ?>
+        <note href="http://old.example/3"/><x><y href='http://old.example/4'/></x><![CDATA[ href="http://old.example/5"]]>
+        <location title='a > href="b"' href="http://old.example/6"/></l>"""
+    put(here, *BOTH, Value.text(1, "10320/loc", places), name="12345/a")
+    rewrite(here)
+    moved = places.replace("http://old.example/6", "https://new.example/x/6")
+    assert held(here, "12345/a")[1] == [("10320/loc", moved)]
+    deeper = places.replace("<y ", "<location ")
+    put(here, *BOTH, Value.text(1, "10320/loc", deeper), name="12345/a")
+    (planned,) = rewriting.preview(here, ORDER, OPERATOR)
+    assert ([each.index for each in planned.left], rewrite(here).done) == ([1], 0), "one is no place, and looks like it"
+
+
 def test_one_url_is_moved_to_another(here: Registry) -> None:
     names = fill(here, 3)
     assert rewrite(here, Rewrite("http://old.example/12345/01", "https://new.example")).done == 1
@@ -152,9 +170,65 @@ def test_what_is_moved_into_its_own_range_is_moved_once(here: Registry) -> None:
     assert leads(here, "12345/deep", names[3]) == ["http://old.example/deeper/deeper/x", "http://old.example/12345/03"]
 
 
+def test_two_who_go_on_at_the_same_time_move_each_name_once(here: Registry) -> None:
+    names = fill(here)
+    order = Rewrite("http://old.example/*", "http://old.example/deeper/*")
+    operation = rewriting.begin(here, order, OPERATOR, "cli", "", 10)
+    at_work = [resume(here, operation.id, OPERATOR)[1] for _ in range(2)]
+    while at_work:
+        at_work = [each for each in at_work if next(each, None) is not None]
+    assert leads(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
+    assert units.found(here, OPERATOR, operation.id).done == 10
+
+
+def test_a_step_has_fewer_records_where_they_are_large(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others cannot write meanwhile; and a transfer, whose steps have more records, is no exception."""
+    monkeypatch.setattr(units, "CHUNK", 100)
+    monkeypatch.setattr(units, "CHUNK_OCTETS", 10_000)
+    names = [f"12345/{number:02}" for number in range(12)]
+    for number, name in enumerate(names):
+        large = value(2, "x" * (4_000 if number < 8 else 30_000), type_="DESC")
+        put(here, *BOTH, value(1, f"http://old.example/{name}"), large, name=name)
+    moved = rewrite(here)
+    undone = undo(here, moved)
+    assert leads(here, *names) == [f"http://old.example/{name}" for name in names]
+    order = TransferAll("12345/0", ValueRef(100, "0.NA/12345"))
+    assert [each.transferred for each in transfer(here, order, OPERATOR, "cli")][-1] == 10
+    for unit in (moved, units.found(here, OPERATOR, order.operation), undone):
+        counts = sorted(count for _, count in steps_of(here.ledger.log, unit.id))
+        assert (counts[-1], sum(counts)) == (3, 10 if unit.kind == "transfer" else 12), unit
+
+
+def test_what_was_moved_before_the_case_rule_changed_is_not_moved_again(here: Registry) -> None:
+    names = [f"12345/n{number}" for number in range(6)]
+    for name in names:
+        put(here, *BOTH, value(1, f"http://old.example/{name}"), name=name)
+    order = Rewrite("http://old.example/*", "http://old.example/deeper/*")
+    operation = rewriting.begin(here, order, OPERATOR, "cli", "", 6)
+    next(rewriting.run(here, operation, OPERATOR))
+    here.do(SetPolicy("12345", policy(case=CaseRule.SENSITIVE), change_case=True), OPERATOR, "cli")
+    list(resume(here, operation.id, OPERATOR)[1])
+    assert leads(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
+
+
+def test_what_is_previewed_is_what_is_done(here: Registry) -> None:
+    """Neither moves a value that nobody may read, nor names that this server does not answer for any more."""
+    unreadable = value(2, "http://old.example/2", Permission(0x04))
+    put(here, *BOTH, value(1, "http://old.example/1"), unreadable, name="12345/a")
+    add_namespace(here, "999", "free")
+    put(here, *BOTH, value(1, "http://old.example/3"), name="999/b")
+    here.do(Home("0.NA/999", unhome=True), OPERATOR, "cli")
+    planned = list(rewriting.preview(here, ORDER, OPERATOR))
+    assert [(each.handle, [old.index for old, _ in each.changes]) for each in planned] == [("12345/a", [1])]
+    assert rewrite(here).done == 1
+    assert held(here, "12345/a")[1] == [("URL", "https://new.example/x/1"), ("URL", "http://old.example/2")]
+
+
 @pytest.mark.parametrize(
     ("url", "to"),
     [
+        ("http://old.example/\udcff*", "https://new.example/*"),
+        ("http://old.example/*", "https://new.example/\udcff*"),
         ("http://old.example/*", "https://new.example/"),
         ("http://old.example/", "https://new.example/*"),
         ("http://old.example/*", "https://new.example*"),
@@ -241,7 +315,7 @@ def test_an_undo_makes_everything_what_it_was_by_new_entries(here: Registry) -> 
         undo(here, operation)
     again = undo(here, undone)
     assert leads(here, names[4]) == ["https://new.example/x/12345/04"]
-    assert [each.id for each in units.undoing(here, undone)] == [again.id]
+    assert units.Undos.of(here).standing(undone.id) == again.id
     verify(here.ledger.log)
 
 
@@ -293,6 +367,73 @@ def undoing_later(registry: Registry, operation: Operation) -> list[str]:
     with pytest.raises(InTheWay) as caught:
         undoing.begin(registry, operation.id, OPERATOR, "cli")
     return [each.handle for each in caught.value.obstacles]
+
+
+def test_two_who_undo_at_the_same_time_do_one_undo(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = fill(here, 20)
+    before = [held(here, name) for name in names]
+    operation = rewrite(here)
+    begun: list[Operation] = []
+
+    def begin_between(*arguments: object) -> Operation:
+        monkeypatch.setattr(units, "begin", begin)
+        begun.append(undoing.begin(here, operation.id, OPERATOR, "cli"))
+        return begin(*arguments, total=20, undoes=operation.id)  # type: ignore[arg-type]
+
+    begin = units.begin
+    monkeypatch.setattr(units, "begin", lambda *arguments, **_: begin_between(*arguments))
+    begun.append(undoing.begin(here, operation.id, OPERATOR, "cli"))
+    assert begun[0].id == begun[1].id
+    at_work = [undoing.run(here, each, OPERATOR) for each in begun]
+    while at_work:
+        at_work = [each for each in at_work if next(each, None) is not None]
+    assert [held(here, name) for name in names] == before
+    assert units.found(here, OPERATOR, begun[0].id).done == 20
+
+
+def test_what_is_being_undone_is_not_gone_on_with(here: Registry) -> None:
+    names = fill(here)
+    before = [held(here, name) for name in names]
+    operation = rewriting.begin(here, ORDER, OPERATOR, "cli", "", 10)
+    running = rewriting.run(here, operation, OPERATOR)
+    next(running)
+    undone = undo(here, operation)
+    with pytest.raises(LedgerError, match=f"{operation.id} has ended, or is being undone"):
+        next(running)
+    with pytest.raises(Refused, match=f"{operation.id} was undone by {undone.id}"):
+        resume(here, operation.id, OPERATOR)
+    assert (units.found(here, OPERATOR, operation.id).ended > 0, undone.done) == (True, 4)
+    assert [held(here, name) for name in names] == before
+
+
+def test_an_undo_that_was_undone_counts_no_more(here: Registry) -> None:
+    names = fill(here, 6)
+    before = [held(here, name) for name in names]
+    operation = rewrite(here)
+    moved = [held(here, name) for name in names]
+    first = undo(here, operation)
+    again = undo(here, first)
+    assert [units.Undos.of(here).standing(each.id) for each in (operation, first)] == [None, again.id]
+    second = undo(here, operation)
+    assert (second.id != first.id, second.done, [held(here, name) for name in names]) == (True, 6, before)
+    assert units.Undos.of(here).standing(operation.id) == second.id
+    undo(here, second)
+    assert [held(here, name) for name in names] == moved
+    put(here, *BOTH, value(1, "https://third.example/"), name=names[0])
+    assert undoing_later(here, operation) == [names[0]]
+
+
+def test_an_undo_that_is_being_undone_ends_before_anything_else(here: Registry) -> None:
+    fill(here, 6)
+    operation = rewrite(here)
+    first = undoing.begin(here, operation.id, OPERATOR, "cli")
+    next(undoing.run(here, first, OPERATOR))
+    again = undoing.begin(here, first.id, OPERATOR, "cli")
+    for step in (lambda: undo(here, operation), lambda: resume(here, first.id, OPERATOR)):
+        with pytest.raises(Refused, match=f"{first.id} is being undone by {again.id}"):
+            step()
+    list(undoing.run(here, again, OPERATOR))
+    assert undo(here, operation).done == 6
 
 
 def test_data_that_was_erased_does_not_come_back(here: Registry) -> None:
@@ -356,6 +497,10 @@ def test_a_transfer_is_an_operation_and_can_be_undone(here: Registry) -> None:
     assert undo(here, unit).done == 5
     with here.facts() as facts:
         assert [each.index for each in facts.held(Handle.parse(names[0])).values] == [1, 2, 100, 101]
+    other = units.begin(here, "transfer", {"where": "12345"}, OPERATOR, "cli")
+    for name in (order.operation, rewriting.begin(here, ORDER, OPERATOR, "cli", "", 5).id, other.id):
+        with pytest.raises(Refused, match=f"{name} is another operation, or has ended"):
+            list(transfer(here, TransferAll("12345/0", here_is, operation=name), OPERATOR, "cli"))
     broken = units.begin(here, "transfer", {}, OPERATOR, "cli")
     with pytest.raises(Refused, match="by doing it again"):
         resume(here, broken.id, OPERATOR)
@@ -384,6 +529,26 @@ def test_which_entries_belong_to_an_operation() -> None:
     assert [seq for seq in range(12) if seq in steps] == [3, 7, 8]
     assert list(steps.newest_first()) == [8, 7, 3]
     assert (len(steps), len(steps.with_step(20, 3)), steps.with_step(5, 0)) == (3, 6, steps)
+
+
+def test_an_operation_that_has_ended_takes_no_more_steps(registry: Registry) -> None:
+    log = registry.ledger.log
+    unit = units.begin(registry, "test", {}, OPERATOR, "cli")
+
+    def append(name: str) -> object:
+        draft = Draft(Action.CREATE, State.NORMAL, "12345/x", "cli", "local:a")
+        return registry.ledger.append(Append(draft, operation=name))[0]
+
+    assert isinstance(append(unit.id), Appended)
+    units.end(registry, unit)
+    with log.reading() as reading:
+        size = reading.size
+    for name in (unit.id, "unknown"):
+        outcome = append(name)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, OperationEnded)
+    with log.reading() as reading:
+        assert (reading.size, reading.steps(unit.id), reading.steps(unit.id, size)) == (size, [(size, 1)], [])
 
 
 def test_an_operation_of_which_nothing_was_done_is_forgotten(here: Registry) -> None:

@@ -31,6 +31,7 @@ COUNTS = {
     "codec-records.json": 22,
     "codec-text.json": 11,
     "codec-values.json": 21,
+    "http.json": 120,
     "lists.json": 4,
     "malformed.json": 24,
     "mint.json": 2,

@@ -23,6 +23,7 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "restore": ("keeping", "Make an installation from backups, verified."),
         "rebuild": ("keeping", "Make the views anew from the ledger."),
         "key": ("keeping", "Show and exchange the keys that sign."),
+        "token": ("tokens", "Make and revoke tokens with which programs act for you."),
     },
     "Namespaces": {
         "namespace": ("namespaces", "Make namespaces, and say what holds in them."),

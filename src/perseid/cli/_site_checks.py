@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perseid.records.server import Server, Transport
 from perseid.registry.config import Config
+from perseid.registry.config_http import Listen
 from perseid.registry.installation import KEYS_NAME, InstallationProblem
 from perseid.registry.placement import OTHERS_READ
 from perseid.registry.site_files import (
@@ -76,9 +77,10 @@ def _passphrase(directory: Path, config: Config) -> Iterator[Finding]:
 
 def _interfaces(server: Server, found: ServerIdentity, config: Config) -> Iterator[Finding]:
     """Ports at which clients will ask, and others at which the server listens."""
+    over_http = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
     for setting, port, transports in (
         ("native.port", config.native_port, _NATIVE),
-        ("http.port", config.http_port, (Transport.HTTP,)),
+        ("http.port", config.http_port if config.http_enabled else 0, (over_http,)),
     ):
         said = {one: sorted({each.port for each in server.interfaces if each.transport == one}) for one in transports}
         elsewhere = [f"{one.name} {' and '.join(map(str, ports))}" for one, ports in said.items() if port not in ports]
@@ -117,6 +119,8 @@ class _Door:
 def port_findings(config: Config) -> Iterator[Finding]:
     """Whether the ports can be served at, or who has them."""
     doors = [_Door("native", config.native_host, config.native_port, _NATIVE)]
+    if config.http_enabled:
+        doors.append(_Door("http", config.http_host, config.http_port, (Transport.TCP,)))
     if config.metrics_enabled:
         doors.append(_Door("metrics", config.metrics_host, config.metrics_port, (Transport.TCP,)))
     for door in doors:

@@ -4,30 +4,26 @@ DATA is text, `@FILE` (the octets of a file, `@-` of standard input) or `base64:
 people write of them: `HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. Behind
 the type `!private` makes a value that administrators read, and `!public` one that everybody does.
 
-Where no index is given a free one is chosen, from 1, for HS_ADMIN from 100 as deployed tools do. That needs the
-record, so it happens while an operation is decided: see `placed` and `put`.
+Where no index is given a free one is chosen: see `perseid.registry.given`.
 """
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.records.binary import MAX_OCTETS
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
 from perseid.records.plain import MAX_JSON_OCTETS, parse_json
 from perseid.records.typed import check_length, data_from_text, data_to_text
-from perseid.records.types import HS_ADMIN, HS_SECKEY, URL, has_type
+from perseid.records.types import HS_SECKEY, URL, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value
-from perseid.registry.context import FIRST_ADMIN_INDEX
+from perseid.registry.given import Given
 
 FILE_MARK: Final = "@"
 STANDARD_INPUT: Final = "-"
@@ -62,31 +58,6 @@ FromOption: TypeAlias = Annotated[
         "--from", metavar="FILE", help="A whole record in JSON, as `resolve --json` prints it; - is standard input."
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value as somebody typed it: what they left out is open."""
-
-    type: str
-    data: bytes
-    index: int | None = None
-    permissions: Permission | None = None
-
-    @property
-    def first_index(self) -> int:
-        """From where on a free index is looked for."""
-        return FIRST_ADMIN_INDEX if has_type(self.type, HS_ADMIN) else 1
-
-    def at(self, index: int, ttl: int) -> Value:
-        """The value at an index."""
-        permissions = DEFAULT_PERMISSIONS if self.permissions is None else self.permissions
-        return Value(index, self.type, self.data, ttl, permissions=permissions)
-
-    def instead_of(self, old: Value) -> Value:
-        """The value in the place of another, which keeps what nobody spoke of."""
-        permissions = old.permissions if self.permissions is None else self.permissions
-        return replace(old, type=self.type, data=self.data, permissions=permissions)
 
 
 def parse(text: str) -> Given:
@@ -129,37 +100,6 @@ def read_text(path: str) -> str:
         raise InvalidData(f"{quoted(path)} is not UTF-8: octet {error.start + 1}") from None
 
 
-def placed(given: Sequence[Given], taken: Iterable[Value] = (), ttl: int | None = None) -> tuple[Value, ...]:
-    """The values to add beside those that are there, each with an index."""
-    used = {value.index for value in taken} | {each.index for each in given if each.index is not None}
-    life = Value(1, "", b"").ttl if ttl is None else ttl
-    found = []
-    for each in given:
-        index = each.index
-        if index is None:
-            index = next(free for free in count(each.first_index) if free not in used)
-            used.add(index)
-        found.append(each.at(index, life))
-    return tuple(found)
-
-
-def put(given: Sequence[Given], there: Sequence[Value], ttl: int | None = None) -> tuple[Value, ...]:
-    """The values in the place of those that are there: at their index, or where the one value of their type stands.
-
-    What has no place yet gets one. Where a type has several values, it has to be said which is meant.
-    """
-    before = {value.index: value for value in there}
-    instead: list[Value] = []
-    new: list[Given] = []
-    for each in given:
-        index = each.index if each.index is not None else _only_index(each.type, there)
-        if index in before:
-            instead.append(each.instead_of(before[index]))
-        else:
-            new.append(each)
-    return (*instead, *placed(new, (*there, *instead), ttl))
-
-
 def shown_data(value: Value) -> str:
     """The data of a value on one line for people; secrets are not shown."""
     if has_type(value.type, HS_SECKEY):
@@ -172,15 +112,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
-def _only_index(type_: str, there: Sequence[Value]) -> int | None:
-    found = [value.index for value in there if fold(value.type) == fold(type_)]
-    if len(found) > 1:
-        indexes = ", ".join(map(str, found[:5]))
-        message = f"there are {len(found)} values of the type {type_} (at {indexes}); say which: {found[0]}:{type_}=…"
-        raise typer.BadParameter(message)
-    return found[0] if found else None
 
 
 def _data(type_: str, text: str) -> bytes:

@@ -31,10 +31,12 @@ from perseid.registry.type_registry import type_refusals
 
 from ._counters import counters, how_to_reopen
 from ._findings import Finding, Level, is_wrong
+from ._http_checks import http_findings
 from ._output import AsJson, print_json
 from ._place import Directory, Place, directory_of, opened
 from ._progress import progress
 from ._site_checks import port_findings, server_findings
+from ._token_checks import token_findings
 from ._values import printable
 from .keys import finished_by, keys_of
 
@@ -50,9 +52,10 @@ def check(
 ) -> None:
     """Look for what is wrong with an installation, and say what to do about each finding.
 
-    Looked at are the directory, the settings, the server's key and site information, the ports, the clock, the keys of
-    the ledger, the ledger itself, the views against it, and the policies; also what existing records have that their
-    policy would no longer allow. The exit code is 1 if something is wrong. It may run beside a server.
+    Looked at are the directory, the settings, the server's key and site information, the certificate for HTTPS, the
+    ports, the clock, the keys of the ledger, the ledger itself, the views against it, the policies, and the tokens;
+    also what existing records have that their policy would no longer allow. The exit code is 1 if something is wrong.
+    It may run beside a server.
 
     For example:
         perseid check
@@ -85,6 +88,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
     if not is_wrong([*rights, *settings]):
         config = Config.load(directory, os.environ)
         yield from server_findings(directory, config)
+        yield from http_findings(directory, config)
         yield from port_findings(config)
     try:
         with Installation.open(directory, writable=False) as installation:
@@ -104,6 +108,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             yield from _answers(place, quick=quick)
             yield from _counters(place)
             yield from _policies(place, quick=quick)
+            yield from token_findings(place)
     except LedgerError as problem:
         if not is_wrong(rights):
             yield Finding("views", Level.WRONG, str(problem))

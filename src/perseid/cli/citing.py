@@ -7,20 +7,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from perseid.names import KNOWN_RESOLVERS, Handle, InvalidName, Reference, Resolver, to_http
+from perseid.names import KNOWN_RESOLVERS, InvalidName, Resolver, to_http
 from perseid.registry.citation_forms import FORMS, as_json
-from perseid.registry.citing import Citation, citation_of
+from perseid.registry.cited import cited, printable_name
 from perseid.registry.context import Context
-from perseid.registry.facts import Held
-from perseid.registry.operations import require_record
-from perseid.registry.past import as_of, moment
 from perseid.registry.qr import MAX_SCALE, Qr
-from perseid.registry.resolving import Query
-from perseid.registry.resolving import resolve as resolved
-from perseid.registry.results import Refused, Resolved
 
 from ._output import AsJson, print_json
-from ._place import DOOR, ActingAs, Directory, Name, Place, asked_for, opened
+from ._place import DOOR, ActingAs, Directory, Name, asked_for, opened
 
 STANDARD_OUTPUT = "-"
 
@@ -89,7 +83,10 @@ def cite(
     """
     asked = asked_for(handle)
     with opened(directory, acting_as) as place:
-        citation = _citation(place, asked, at, resolver or KNOWN_RESOLVERS[0])
+        registry = place.registry
+        with registry.facts() as facts:
+            context = Context(facts, place.who, DOOR, registry.now())
+            citation = cited(context, asked, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now())
     text = FORMS[style.value](citation)
     if json:
         print_json({**as_json(citation), "style": style.value, "citation": text})
@@ -131,7 +128,7 @@ def qr(  # noqa: PLR0913 - options
     if json and not to_file:
         raise typer.BadParameter("it tells about a file; name one with -o", param_hint="--json")
     with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        name = _printable_name(Context(facts, place.who, DOOR, place.registry.now()), asked)
+        name = printable_name(Context(facts, place.who, DOOR, place.registry.now()), asked)
     code = Qr.of(to_http(name, resolver or KNOWN_RESOLVERS[0]))
     drawn = code.png(scale) if drawing is Drawing.PNG else code.svg(scale)
     if output is None or not to_file:
@@ -143,38 +140,6 @@ def qr(  # noqa: PLR0913 - options
         print_json({"handle": str(name.handle), **about})
     else:
         typer.echo(code.text)
-
-
-def _citation(place: Place, asked: Reference, at: str | None, resolver: Resolver) -> Citation:
-    query = Query(asked.handle)
-    with place.registry.facts() as facts:
-        if at is None:
-            found = resolved(query, Context(facts, place.who, DOOR, place.registry.now()))
-        else:
-            entry = moment(facts.reading, at, place.registry.ledger.log.clock.now())
-            found = as_of(facts, place.who, query, entry).resolved
-        tail = _with_tail(asked.handle, asked, found)
-        return citation_of(facts.policy(found.registered.prefix), found, tail, resolver, fixed=at is not None)
-
-
-def _printable_name(context: Context, asked: Reference) -> Reference:
-    """The name for a code: as it is registered, or as it was asked for if a template makes its values."""
-    held = context.own(asked.handle)
-    try:
-        require_record(context, held)
-    except Refused:
-        made = resolved(Query(asked.handle), context)  # refused in the same way, if there is no template
-        return _with_tail(made.registered, asked, made)
-    return _with_tail(held.handle, asked, held)
-
-
-def _with_tail(handle: Handle, asked: Reference, found: Held | Resolved) -> Reference:
-    """A name with the query and fragment that were asked for: within the URI, or within a name of CORDRA (C5)."""
-    return Reference(
-        handle,
-        asked.query if found.query is None else found.query,
-        asked.fragment if found.fragment is None else found.fragment,
-    )
 
 
 def _drawing(output: Path | None, given: Drawing | None) -> Drawing:

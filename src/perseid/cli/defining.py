@@ -1,21 +1,26 @@
 """`perseid type`: register types, and see what they are. A type is a handle that resolves to its definition."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from perseid.ledger.entry import State
 from perseid.names import Handle
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.plain import JsonObject, parse_json
+from perseid.records.types import DEFINITION
 from perseid.registry.context import not_found
+from perseid.registry.finding import find
 from perseid.registry.namespaces import namespaces
 from perseid.registry.operations import Create
 from perseid.registry.past import MAX_PAGE
 from perseid.registry.past_names import list_handles
 from perseid.registry.results import Refused
+from perseid.registry.searching import Search
 from perseid.registry.type_registry import Registered, definition_values, registered
 
 from ._failures import NOT_FOUND
@@ -79,9 +84,7 @@ def add(  # noqa: PLR0913 - options
 
 @command(app, "list")
 def list_(
-    prefix: Annotated[
-        str | None, typer.Argument(metavar="PREFIX", help="Only types of this prefix; otherwise all names are read.")
-    ] = None,
+    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only types of this prefix.")] = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -130,29 +133,40 @@ def show(handle: Name, directory: Directory = None, acting_as: ActingAs = None, 
     print_facts({what: printable(str(text)) for what, text in words.items() if text is not None and what != "seq"})
 
 
-def _types(place: Place, prefix: str | None) -> Iterator[Registered]:
-    """The types of a namespace, or of all whose names may be seen together."""
+def _types(place: Place, prefix: str | None) -> list[Registered]:
+    """The types of a namespace, or of all whose names may be seen together; by the index of types."""
     if prefix is not None:
-        yield from _types_under(place, prefix)
-        return
+        _check_listed(place, prefix)
+        bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
+        return [each for each in _every_type(place) if fold(each.handle.prefix) == bare]
     with place.registry.facts() as facts:
         prefixes = list(namespaces(facts.reading))
     for each in prefixes:
         try:
-            yield from _types_under(place, each)
+            _check_listed(place, each)
         except Refused as refused:
             hint(f"Not listed: {printable(each)}: {refused.reason}")
+    return _every_type(place)
 
 
-def _types_under(place: Place, prefix: str) -> Iterator[Registered]:
-    after, more = 0, True
-    while more:
+def _check_listed(place: Place, prefix: str) -> None:
+    """Refuse whoever may not see the names of a namespace together."""
+    with place.registry.facts() as facts:
+        list_handles(facts, place.who, prefix, limit=1)
+
+
+def _every_type(place: Place) -> list[Registered]:
+    found: list[Registered] = []
+    after: str | None = None
+    while True:
         with place.registry.facts() as facts:
-            page = list_handles(facts, place.who, prefix, after, MAX_PAGE)
+            page = find(facts, place.who, Search(type=f"{DEFINITION}."), after, MAX_PAGE)
             names = [Handle.keepable(item.handle) for item in page.items if item.state is State.NORMAL]
-            found = [registered(facts.held(name)) for name in names]
-        yield from (each for each in found if each is not None and (each.definition is not None or each.problem))
-        after, more = page.last, page.more
+            types = [registered(facts.held(name)) for name in names]
+        found += [each for each in types if each is not None and (each.definition is not None or each.problem)]
+        after = page.following
+        if after is None:
+            return sorted(found, key=lambda each: fold(str(each.handle)))
 
 
 def _name(found: Registered) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from perseid.registry.context import Operation
+from perseid.registry.given import placed
 from perseid.registry.life import Publish, Unpublish
 from perseid.registry.minting import Maker, Mint
 from perseid.registry.operations import Delete, Remove
@@ -22,7 +23,7 @@ from ._help import Group
 from ._lazy import command
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, Prefix, named, opened, reference
-from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all, placed
+from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all
 from .lives import Undo, end_or_undo
 from .records import Again, Indexes, Overwrite, addition, creation, setting
 

@@ -19,6 +19,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.octets import to_base64
 from perseid.records.value import DEFAULT_TTL, Value
 from perseid.registry import units
+from perseid.registry.given import Given, placed
 from perseid.registry.minting import Maker, Mint
 from perseid.registry.minting import mint as minted
 from perseid.registry.namespaces import checked_prefix
@@ -28,7 +29,7 @@ from ._counters import how_to_reopen
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Place, opened, reference
 from ._progress import progress
-from ._values import FILE_MARK, STANDARD_INPUT, Given, UrlOption, ValueOption, parse, parse_all, placed
+from ._values import FILE_MARK, STANDARD_INPUT, UrlOption, ValueOption, parse, parse_all
 
 MAX_CELL: Final = 2_097_152
 """The longest cell of a CSV file in characters: a value has at most half as many octets, more in base64."""

@@ -4,34 +4,32 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.keys import policy_name, record_key
-from perseid.names import CaseRule, Handle
+from perseid.names import CaseRule
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.records import Admin, InvalidData
-from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import ValueRef
 from perseid.registry.config_keys import Root
-from perseid.registry.demands import shown
-from perseid.registry.facts import Facts
-from perseid.registry.namespaces import AddNamespace, Namespace, SetPolicy, namespaces
-from perseid.registry.past_names import list_homed
-from perseid.registry.policy import OWN, PROFILES, Policy
-from perseid.registry.policy_keys import KEYS
+from perseid.registry.namespace_views import (
+    administrators_of,
+    all_rules,
+    changed_by,
+    differing,
+    known_policy,
+    listed_prefixes,
+    summary,
+)
+from perseid.registry.namespaces import AddNamespace, Namespace, SetPolicy
+from perseid.registry.policy import PROFILES, Policy
 from perseid.registry.policy_text import InvalidPolicy
-from perseid.registry.policy_text import parse as parse_policy
-from perseid.registry.results import Refused
 from perseid.registry.setup import add_namespace, administered_by, with_group
-from perseid.wire.codes import ResponseCode
 
 from ._help import Group
 from ._lazy import command
@@ -75,9 +73,6 @@ AdministratorOption: TypeAlias = Annotated[
 
 _EDITORS: Final = ("VISUAL", "EDITOR")
 _DEFAULT_EDITOR: Final = "vi"
-_OWN_KEYS: Final = ("purpose", "default_creator", "default_administrators")
-"""What a namespace has that no profile has: changing to another profile leaves it."""
-_SUMMARY: Final = ("profile", "purpose", "scheme", "case", "who_may_mint", "who_may_list", "authority", "deletion")
 
 
 @command(app, "add")
@@ -140,8 +135,8 @@ def derive(  # noqa: PLR0913 - options
     prefix = child if fold(child).startswith(f"{fold(parent)}.") else f"{parent}.{child}"
     with opened(directory, acting_as) as place:
         with place.registry.facts() as facts:
-            rules = _known(facts, parent) if profile is None else policy_of(profile, None)
-            above = _administrators(facts, parent)
+            rules = known_policy(facts, parent) if profile is None else policy_of(profile, None)
+            above = administrators_of(facts, parent)
         rules = rules if purpose is None else replace(rules, purpose=purpose)
         members = [reference(text, "--administrator") for text in administrator or ()]
         _make(place, prefix, rules, members or above or list(place.installation.config.administrators_server), json)
@@ -156,9 +151,9 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
         perseid namespace list --json
     """
     with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        for prefix in _prefixes(place, facts):
+        for prefix in listed_prefixes(facts, place.who):
             if json:
-                print_json(_summary(facts, prefix))
+                print_json(summary(facts, prefix))
             else:
                 typer.echo(printable(prefix))
 
@@ -171,12 +166,12 @@ def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None
         perseid namespace show 102.100.272
     """
     with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        _known(facts, prefix)
-        summary = _summary(facts, prefix)
+        known_policy(facts, prefix)
+        found = summary(facts, prefix)
     if json:
-        print_json(summary)
+        print_json(found)
         return
-    print_facts({key.replace("_", " "): _words(value) for key, value in summary.items()})
+    print_facts({key.replace("_", " "): _words(value) for key, value in found.items()})
 
 
 @command(app, "policy")
@@ -214,11 +209,11 @@ def policy(  # noqa: PLR0913 - options
         raise typer.BadParameter("give either --edit or --file, not both")
     with opened(directory, acting_as) as place:
         with place.registry.facts() as facts:
-            before = _known(facts, prefix)
+            before = known_policy(facts, prefix)
         if not edit and file is None:
             _print_policy(prefix, before, json)
             return
-        after = _edited(before) if file is None else _changed(before, read_text(file))
+        after = _edited(before) if file is None else changed_by(before, read_text(file))
         made = place.do(SetPolicy(prefix, after, change_case), note)
     changes = _changes(before, after)
     for line in changes:
@@ -226,8 +221,7 @@ def policy(  # noqa: PLR0913 - options
     if not changes:
         hint("Nothing differs.")
     if json:
-        changed = [key for key in KEYS if _differs(key, before, after)]
-        print_json({"prefix": made.prefix, "seq": made.seq, "changed": changed})
+        print_json({"prefix": made.prefix, "seq": made.seq, "changed": differing(before, after)})
     else:
         typer.echo(made.prefix)
 
@@ -274,48 +268,7 @@ def _plain(made: Namespace) -> dict[str, object]:
     }
 
 
-def _administrators(facts: Facts, prefix: str) -> list[ValueRef]:
-    """Whom a prefix handle names as administrators."""
-    found = []
-    for value in facts.values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ():
-        if has_type(value.type, HS_ADMIN):
-            try:
-                found.append(Admin.from_bytes(value.data).administrator)
-            except InvalidData:
-                continue
-    return found
-
-
 # Showing
-
-
-def _known(facts: Facts, prefix: str) -> Policy:
-    """The policy of a namespace that is here."""
-    has_own = facts.entry(record_key(policy_name(prefix))) is not None
-    if not has_own and not facts.is_responsible(Handle(prefix, "…")):
-        reason = f"there is no namespace {shown(prefix)} here"
-        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "perseid namespace list shows those there are")
-    return facts.policy(prefix)
-
-
-def _prefixes(place: Place, facts: Facts) -> Iterator[str]:
-    """The prefixes with a policy of their own, then those that are homed without one."""
-    homed = list_homed(facts, place.who)
-    seen = set()
-    for prefix in namespaces(facts.reading):
-        seen.add(fold(prefix))
-        yield prefix
-    for name in homed:
-        prefix = name.removeprefix(f"{PREFIX_OF_PREFIXES}/")
-        if "/" not in prefix and fold(prefix) not in seen | {PREFIX_OF_PREFIXES}:
-            yield prefix
-
-
-def _summary(facts: Facts, prefix: str) -> dict[str, object]:
-    rules = facts.policy(prefix)
-    plain = {key: KEYS[key].kind.plain(getattr(rules, key)) for key in _SUMMARY}
-    administrators = [str(reference) for reference in _administrators(facts, prefix)]
-    return {"prefix": prefix, **plain, "creator": rules.default_creator or None, "administrators": administrators}
 
 
 def _words(value: object) -> str | None:
@@ -329,21 +282,12 @@ def _words(value: object) -> str | None:
 
 def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
     if json:
-        print_json({"prefix": prefix, **{key: each.kind.plain(getattr(rules, key)) for key, each in KEYS.items()}})
+        print_json({"prefix": prefix, **all_rules(rules)})
     else:
         typer.echo(rules.to_toml(), nl=False)
 
 
 # Changing
-
-
-def _changed(before: Policy, text: str) -> Policy:
-    """What a policy becomes by a text: the rules that it has, or a profile with them."""
-    given = parse_policy(text, KEYS)
-    if "profile" not in given:
-        return Policy.from_toml(text, {OWN: before})
-    kept: dict[str, Any] = {key: getattr(before, key) for key in _OWN_KEYS if key not in given}
-    return replace(Policy.from_toml(text), **kept)
 
 
 def _edited(before: Policy) -> Policy:
@@ -356,7 +300,7 @@ def _edited(before: Policy) -> Policy:
         done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
         if done.returncode:
             raise LedgerError(f"the editor {editor} ended with code {done.returncode}; nothing was changed")
-        after = _changed(before, path.read_text(encoding="utf-8"))
+        after = changed_by(before, path.read_text(encoding="utf-8"))
     except InvalidPolicy as problem:
         message = f"{problem.message}; your text is in {path}: mend it, and give it with --file"
         raise InvalidPolicy(problem.key, message) from problem
@@ -367,15 +311,10 @@ def _edited(before: Policy) -> Policy:
     return after
 
 
-def _differs(key: str, before: Policy, after: Policy) -> bool:
-    return bool(getattr(before, key) != getattr(after, key))
-
-
 def _changes(before: Policy, after: Policy) -> list[str]:
     """What is different, as lines of the text."""
     return [
         sign + line
-        for key in KEYS
-        if _differs(key, before, after)
+        for key in differing(before, after)
         for sign, line in (("- ", before.line(key)), ("+ ", after.line(key)))
     ]

@@ -1,37 +1,22 @@
 """Commands about records: `create`, `set`, `add`, `remove`, `delete`, `list`.
 
-Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation,
-on the state of the ledger on which it is decided.
+Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation:
+see `perseid.registry.given`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import typer
 
-from perseid.names import Handle
-from perseid.records.value import Value
-from perseid.registry.context import Context, Plan
-from perseid.registry.operations import Add, Create, Delete, Modify, Remove, require_record
+from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven
+from perseid.registry.operations import Delete, Remove
 from perseid.registry.past import MAX_PAGE
 from perseid.registry.past_names import list_handles
-from perseid.registry.results import Changed
 
 from ._output import AsJson, print_json
 from ._place import ActingAs, Directory, KeepPast, Name, Note, Prefix, named, opened, show_changed
-from ._values import (
-    FromOption,
-    Given,
-    UrlOption,
-    ValueArguments,
-    ValueOption,
-    parse_all,
-    placed,
-    printable,
-    put,
-    read_record,
-)
+from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all, printable, read_record
 
 Overwrite: TypeAlias = Annotated[
     bool,
@@ -39,67 +24,6 @@ Overwrite: TypeAlias = Annotated[
 ]
 Again: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
-
-
-@dataclass(frozen=True, slots=True)
-class CreateGiven:
-    """Make a record of values as they were typed."""
-
-    handle: Handle
-    given: tuple[Given, ...] = ()
-    whole: tuple[Value, ...] = ()
-    """Values that are complete: those of a record in JSON."""
-    overwrite: bool = False
-    again: bool = False
-
-    def decide(self, context: Context) -> Plan[Changed]:
-        """As for `Create`."""
-        ttl = context.facts.policy(self.handle.prefix).default_ttl
-        values = (*self.whole, *placed(self.given, self.whole, ttl))
-        return Create(self.handle, values, self.overwrite, self.again).decide(context)
-
-
-@dataclass(frozen=True, slots=True)
-class AddGiven:
-    """Add values as they were typed, where there is room."""
-
-    handle: Handle
-    given: tuple[Given, ...]
-
-    def decide(self, context: Context) -> Plan[Changed]:
-        """As for `Add`."""
-        held = context.own(self.handle)
-        return Add(self.handle, placed(self.given, held.values, held.policy.default_ttl)).decide(context)
-
-
-@dataclass(frozen=True, slots=True)
-class SetGiven:
-    """Put values, as they were typed, in the place of others; those that have no place yet get one."""
-
-    handle: Handle
-    given: tuple[Given, ...]
-
-    def decide(self, context: Context) -> Plan[Changed]:
-        """As for `Modify` where every value has its place, otherwise as for `Add`."""
-        held = context.own(self.handle)
-        require_record(context, held)
-        values = put(self.given, held.values, held.policy.default_ttl)
-        if {value.index for value in values} <= {value.index for value in held.values}:
-            return Modify(self.handle, values).decide(context)
-        return Add(self.handle, values, overwrite=True).decide(context)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaceWhole:
-    """Replace a record that exists."""
-
-    handle: Handle
-    values: tuple[Value, ...]
-
-    def decide(self, context: Context) -> Plan[Changed]:
-        """As for `Create` that overwrites; what does not exist is not made."""
-        require_record(context, context.own(self.handle))
-        return Create(self.handle, self.values, overwrite=True).decide(context)
 
 
 def create(  # noqa: PLR0913 - options

@@ -14,7 +14,7 @@ from perseid.registry.demands import shown
 from perseid.registry.resuming import resume
 from perseid.registry.rewriting import Planned, Rewrite
 from perseid.registry.undoing import InTheWay
-from perseid.registry.units import Progress
+from perseid.registry.units import Progress, Undos
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Note, Place, opened
@@ -148,11 +148,12 @@ def operations(
     """
     with opened(directory, acting_as) as place:
         if what is What.LIST:
+            undos = Undos.of(place.registry)
             for each in units.listed(place.registry, place.who):
                 if json:
-                    print_json(_document(place, each))
+                    print_json(_document(each, undos))
                 else:
-                    typer.echo(f"{each.id}  {short_time(each.begun)}  {_state(place, each)}  {_described(each)}")
+                    typer.echo(f"{each.id}  {short_time(each.begun)}  {_state(each, undos)}  {_described(each)}")
             return
         if what is What.SHOW:
             _show(place, units.found(place.registry, place.who, operation), json)
@@ -212,19 +213,21 @@ def _described(operation: Operation) -> str:
     return f"{operation.kind} {printable(quoted(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _state(place: Place, operation: Operation) -> str:
-    return str(_document(place, operation)["state"])
-
-
-def _document(place: Place, operation: Operation) -> JsonObject:
-    """An operation as JSON."""
-    undone_by = [each.id for each in units.undoing(place.registry, operation)]
+def _state(operation: Operation, undos: Undos) -> str:
+    if undos.running(operation.id):
+        return "being undone"
+    if undos.standing(operation.id):
+        return "undone"
     of_all = f" of {operation.total:,}" if operation.total else ""
-    state = f"running {operation.done:,}{of_all}" if not operation.ended else f"done {operation.done:,}"
+    return f"done {operation.done:,}" if operation.ended else f"running {operation.done:,}{of_all}"
+
+
+def _document(operation: Operation, undos: Undos) -> JsonObject:
+    """An operation as JSON."""
     return {
         "operation": operation.id,
         "kind": operation.kind,
-        "state": "undone" if undone_by and operation.ended else state,
+        "state": _state(operation, undos),
         "asked": units.asked(operation),
         "done": operation.done,
         "total": operation.total or None,
@@ -232,12 +235,12 @@ def _document(place: Place, operation: Operation) -> JsonObject:
         "ended": iso_time(operation.ended) if operation.ended else None,
         "actor": operation.actor,
         "note": operation.note,
-        "undoneBy": undone_by[-1] if undone_by else None,
+        "undoneBy": undos.standing(operation.id),
     }
 
 
 def _show(place: Place, operation: Operation, json: bool) -> None:
-    document = _document(place, operation)
+    document = _document(operation, Undos.of(place.registry))
     if json:
         print_json(document)
         return

@@ -79,6 +79,15 @@ class AnswersReader:
             self._let_go(error)
             return self._insist(lambda: self._fetch_pair(prefix, name))
 
+    def get_pair_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
+        """The same, and which state of the view that was: one with the same stamp is the same throughout."""
+        prefix, name = store_key(prefix), store_key(name)
+        try:
+            return self._fetch_stamped(prefix, name)
+        except (lmdb.Error, Damaged) as error:
+            self._let_go(error)
+            return self._insist(lambda: self._fetch_stamped(prefix, name))
+
     def find(self, name: bytes) -> HandleItem | None:
         """The record that a name means; None if there is none."""
         octets = self._get(name, prefixes=False)
@@ -139,6 +148,18 @@ class AnswersReader:
             if self._words[WORD_NEEDED]:
                 self._check(generation, txn)
             return txn.get(prefix, None, generation.prefixes), txn.get(name)
+        finally:
+            txn.abort()
+
+    def _fetch_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        txn = generation.begin(generation.handles)
+        try:
+            if self._words[WORD_NEEDED]:
+                self._check(generation, txn)
+            return txn.get(prefix, None, generation.prefixes), txn.get(name), (generation.number, txn.id())
         finally:
             txn.abort()
 

@@ -13,9 +13,27 @@ from .chain import jump_of_next
 from .change import Change
 from .clock import CheckedClock
 from .entry import Draft, Entry, Kind, seal
-from .errors import Damaged, LeaseClosed, Moved
-from .requests import Append, Appended, Failed, Lease, Leased, Leaves, Mint, Minted, Outcome, Redacts, Request, RestsOn
-from .rows import EntryRow, one_row
+from .errors import Damaged, LeaseClosed, Moved, OperationEnded
+from .requests import (
+    KEPT,
+    MAX_BODY,
+    Answer,
+    Append,
+    Appended,
+    Failed,
+    Lease,
+    Leased,
+    Leaves,
+    Mint,
+    Minted,
+    Once,
+    Outcome,
+    Redacts,
+    Repeated,
+    Request,
+    RestsOn,
+)
+from .rows import EntryRow, kept_of, one_row
 from .schema import MANY, OTHER_SCOPES, Statements
 from .tree import Frontier
 from .value_keys import keys_of
@@ -90,29 +108,31 @@ class Commit:
         try:
             if isinstance(request, Lease):
                 return Leased(self.lease(request.scope, request.count, request.now), request.count)
-            moved = self._moved_since(request.rests_on, request.remembered)
-            if moved is not None:
-                return moved
-            prepared, redacts = self._prepare(request)
+            # First whether it comes again: carrying it out has moved what its repetition rests on.
+            overtaken = self._repeated(request.once) or self._moved_since(request.rests_on, request.remembered)
+            if overtaken is not None:
+                return overtaken
+            seq = self._frontier.size + 1
+            prepared, answer = self._prepare(request, seq)
         except LeaseClosed as closed:
             return closed
         except Exception as error:
             if self._broken:
                 raise
             return Failed(error)
-        seq = self._frontier.size + 1
         for draft, contents in prepared:
             self._append(draft, contents)
-        if redacts:
-            self._redact_all(redacts, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
+        if request.redacts:
+            self._redact_all(request.redacts, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
         if request.operation and prepared:
             self._steps.append((request.operation, seq, len(prepared)))
+        self._keep(request.once, seq, len(prepared), answer)
         if isinstance(request, Mint):
             return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
         return Appended(seq, self._at)
 
-    def _prepare(self, request: Append | Mint) -> tuple[list[tuple[Draft, list[bytes]]], Redacts]:
-        """Everything about a request that can fail, before anything is changed."""
+    def _prepare(self, request: Append | Mint, seq: int) -> tuple[list[tuple[Draft, list[bytes]]], Answer | None]:
+        """Everything about a request that can fail, before anything is changed; `seq` will be its first entry."""
         drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
         prepared = []
         for draft in drafts:
@@ -121,10 +141,18 @@ class Commit:
             prepared.append((draft, [value.to_bytes() for value in draft.values]))
         if request.redacts:
             handles = {draft.key: draft.handle for draft, _ in prepared}
-            for seq in request.redacts:
-                if not 0 < seq < self.first or self._entry(seq).key not in handles:
-                    raise ValueError(f"entry {seq} is none of {', '.join(handles.values())}; nothing is erased from it")
-        return prepared, request.redacts
+            for old in request.redacts:
+                if not 0 < old < self.first or self._entry(old).key not in handles:
+                    raise ValueError(f"entry {old} is none of {', '.join(handles.values())}; nothing is erased from it")
+        if request.operation and prepared:
+            self._check_running(request.operation)
+        return prepared, None if request.once is None else request.once.answer(seq)
+
+    def _check_running(self, operation: str) -> None:
+        """Refuse a step of an operation that has ended: whoever undoes it relies on there being no more."""
+        row = self._query(self._statements.operation_ended, (operation,)).fetchone()
+        if row is None or row[0]:
+            raise OperationEnded(operation)
 
     def finish(self) -> None:
         """Write what has been collected and move the head."""
@@ -143,6 +171,7 @@ class Commit:
             cursor.executemany(statements.insert_target, new)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
+            cursor.execute(statements.forget_answers)  # which may tell what was erased
         if self._steps:
             cursor.executemany(statements.insert_step, self._steps)
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
@@ -233,6 +262,30 @@ class Commit:
     def _links(self, seq: int) -> tuple[int, int]:
         row = self._row(seq)
         return row[2], row[3]
+
+    # Requests with a key
+
+    def _repeated(self, once: Once | None) -> Repeated | None:
+        """What is kept of a request with the same key, if there is one; what is too old is forgotten."""
+        if once is None:
+            return None
+        row = self._query(self._statements.answered, (once.caller, once.key)).fetchone()
+        if row is None:
+            return None
+        if row[4] <= self._at - KEPT:
+            self._query(self._statements.delete_answered, (row[0],))
+            return None
+        return Repeated(kept_of(row))
+
+    def _keep(self, once: Once | None, seq: int, count: int, answer: Answer | None) -> None:
+        """Keep the key of a request that has one, with what was done and answered."""
+        if once is None or answer is None:
+            return
+        number = (one_row(self._query(self._statements.last_answered, ()))[0] or 0) + 1
+        body = answer.body if len(answer.body) <= MAX_BODY else None
+        first = seq if count else 0
+        row = (number, once.caller, once.key, once.digest, self._at, first, count, answer.status, body)
+        self._query(self._statements.insert_answered, row)
 
     # Leasing
 

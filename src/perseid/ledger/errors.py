@@ -42,6 +42,13 @@ class Contention(LedgerError):
     """Others held what this transaction needed, or it stood in their way; nothing was written."""
 
 
+class OperationEnded(LedgerError):
+    """An operation takes no more steps."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation} has ended, or is being undone: nothing more is done of it; begin anew")
+
+
 class LeaseClosed(LedgerError):
     """After a restore nobody knows how far a counter had come; an operator must say."""
 

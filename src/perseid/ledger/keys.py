@@ -4,7 +4,8 @@ Small and capital ASCII letters are the same unless the namespace tells them apa
 Every entry says which of the two holds for it, so the key follows from the entry alone, for ever.
 
 Names under `0.SITE/` are the installation's own. They are entries and records like any other, with history and proof,
-but no door serves them as handles: which prefixes are homed here, the policy of each namespace, and the ledger itself.
+but no door serves them as handles: which prefixes are homed here, the policy of each namespace, the bearer tokens, and
+the ledger itself.
 """
 
 from typing import Final
@@ -19,6 +20,9 @@ HOMED: Final = LOCAL + "HOMED/"
 
 POLICY: Final = LOCAL + "POLICY/"
 """Before a prefix: the rules of the namespace."""
+
+TOKENS: Final = LOCAL + "TOKENS/"
+"""Before the id of a bearer token: what it is good for, and by what it is recognised."""
 
 LEDGER: Final = LOCAL + "LEDGER"
 """The ledger itself: new checkpoint keys, new origins."""
@@ -40,3 +44,8 @@ def homed_name(prefix_handle: str) -> str:
 def policy_name(prefix: str) -> str:
     """The name of the record with the policy of a namespace: `0.SITE/POLICY/12345`."""
     return POLICY + fold(prefix)
+
+
+def token_name(token: str) -> str:
+    """The name of the record of a bearer token: `0.SITE/TOKENS/K7QPX2MA`."""
+    return TOKENS + fold(token)

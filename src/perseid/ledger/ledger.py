@@ -3,7 +3,7 @@
 A write is acknowledged when its entry and the views in SQL are on the disk and the answers view has it too, or is
 marked as unable to follow. So whoever was told "done" finds it done, here and at once. A thread of its own looks after
 the rest: it brings the answers view up to what other processes and nodes append, builds it when it is missing, erases
-what was redacted, and signs checkpoints.
+what was redacted, signs checkpoints, and removes what is kept for a time only.
 """
 
 import logging
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
 from typing import Final, Self
 
+from . import answered
 from .answer_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
 from .answers import Answers, Applied
 from .answers_reader import Unavailable
@@ -33,6 +34,9 @@ from .writer import Writer
 
 PAUSE: Final = 1.0
 """Seconds before something is tried again that failed: a full disk, a database that is away."""
+
+PURGE_PAUSE: Final = 600.0
+"""Seconds between two looks whether keys of requests have been kept for long enough: see `answered`."""
 
 _logger = logging.getLogger(__name__)
 
@@ -260,6 +264,7 @@ class Ledger:
 
     def _look_after(self, watch: Watch) -> None:
         due = 0.0  # when to look without having been told to: at once, and then after each pause
+        purge_due = monotonic() + PURGE_PAUSE  # commands that are over in a moment leave it to those who serve
         while not self._stop.is_set():
             now = monotonic()
             if watch.wait(self._stop):
@@ -275,6 +280,9 @@ class Ledger:
             if now >= due:
                 due = now + PAUSE
                 self._sign()
+            if now >= purge_due:
+                purge_due = now + PURGE_PAUSE
+                answered.purge(self.log)
 
     def _forget(self) -> None:
         """Remove traces; what cannot be removed for want of room does not keep the view from following."""

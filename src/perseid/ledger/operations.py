@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from .log import Log
+from .reading import Reading
 from .schema import head, operations, steps
 
 PAGE: Final = 1_000
@@ -48,21 +49,30 @@ class Operation:
 class Steps:
     """Which entries belong to an operation."""
 
-    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, rows: Iterable[tuple[int, int]] = (), until: int = 0) -> None:
         """Each first entry, and how many it is the first of."""
-        self._rows = sorted(rows)
+        self._rows = sorted(set(rows))
         self._firsts = [first for first, _ in self._rows]
+        self.until = until
+        """Up to which entry of the ledger it is known that there are no others."""
 
     def __contains__(self, seq: int) -> bool:
         place = bisect_right(self._firsts, seq) - 1
         return place >= 0 and seq < self._rows[place][0] + self._rows[place][1]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._rows)
 
     def __len__(self) -> int:
         return sum(count for _, count in self._rows)
 
     def with_step(self, first: int, count: int) -> "Steps":
         """The same and one step more."""
-        return Steps([*self._rows, (first, count)]) if count else self
+        return Steps([*self._rows, (first, count)], self.until) if count else self
+
+    def of_now(self, reading: Reading, identity: str) -> "Steps":
+        """The same and what others have done meanwhile."""
+        return Steps([*self._rows, *reading.steps(identity, self.until)], reading.size)
 
     def newest_first(self) -> Iterator[int]:
         """All entries, from the last back."""
@@ -71,12 +81,22 @@ class Steps:
 
 
 def begin(log: Log, operation: Operation) -> Operation:
-    """Write down that an operation begins; nothing of it is done yet."""
+    """Write down that an operation begins; nothing of it is done yet.
+
+    With one that undoes another the other ends: it takes no more steps. If somebody is undoing that already, theirs is
+    the answer.
+    """
     with log.store.writing() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(log.statements.lock_head)
         since = int(connection.execute(select(head.c.seq)).scalar_one())
         begun = replace(operation, since=since, begun=log.clock.now(), ended=0, done=0)
+        if operation.undoes:
+            running = select(operations).where(operations.c.undoes == operation.undoes, operations.c.ended == 0)
+            if (found := connection.execute(running).first()) is not None:
+                return _operations(connection, [found])[0]
+            meant = update(operations).where(operations.c.id == operation.undoes, operations.c.ended == 0)
+            connection.execute(meant.values(ended=begun.begun))
         row = {column.name: getattr(begun, column.name) for column in operations.columns}
         connection.execute(insert(operations).values(row))
     return begun
@@ -102,11 +122,20 @@ def find(log: Log, identity: str) -> Operation | None:
         return None if found is None else _operations(connection, [found])[0]
 
 
-def undoing(log: Log, identity: str) -> list[Operation]:
-    """The operations that undo this one, oldest first."""
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """An operation that undoes another."""
+
+    id: str
+    undoes: str
+    ended: bool
+
+
+def undos(log: Log) -> list[Undo]:
+    """All operations that undo another."""
     with log.store.reading() as connection:
-        wanted = select(operations).where(operations.c.undoes == identity).order_by(operations.c.begun)
-        return _operations(connection, connection.execute(wanted).all())
+        wanted = select(operations.c.id, operations.c.undoes, operations.c.ended).where(operations.c.undoes != "")
+        return [Undo(row.id, row.undoes, row.ended > 0) for row in connection.execute(wanted)]
 
 
 def newest_first(log: Log) -> Iterator[Operation]:

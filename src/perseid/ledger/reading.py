@@ -4,16 +4,17 @@ All reads of one decision, page or proof happen in one `Reading`, so they belong
 up from (`change.Source`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final, cast
 
 from .chain import latest_until
 from .change import Change
-from .entry import Entry
+from .entry import Entry, State
 from .errors import Damaged
 from .rows import change_of, entry_of, one_row
-from .schema import Statements
+from .schema import STATES, Statements
 from .tree import Frontier, consistency_path, inclusion_path, subtree_root
 from .verification import EMPTY_ROOT
 
@@ -57,6 +58,14 @@ class Reading:
     def signer(self) -> str:
         """The public key that signs checkpoints now."""
         return str(self._identity()[2])
+
+    def secret(self, purpose: bytes) -> bytes:
+        """32 octets for a purpose that are the same for everybody who has the ledger, and that nobody else can know.
+
+        They follow from the salts of the first entry and the token of its commit, which are never shown together.
+        """
+        row = self._row(self._statements.entry, 1) or (b"",) * 8
+        return blake2b(row[5] + row[7], digest_size=32, person=purpose).digest()
 
     @property
     def size(self) -> int:
@@ -135,6 +144,20 @@ class Reading:
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
         return [entry_of(row) for row in self._cursor.fetchall()]
 
+    def names_shown(
+        self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
+    ) -> list[Entry]:
+        """The same for names in some states, without the first few of them: a page with a number costs what stands
+        before it.
+        """
+        self._cursor.execute(self._statements.names_shown, (first, end, *_octets(states), limit, skip))
+        return [entry_of(row) for row in self._cursor.fetchall()]
+
+    def count_names(self, first: bytes, end: bytes, states: Collection[State]) -> int:
+        """How many records in some states have keys from `first` up to, not including, `end`."""
+        self._cursor.execute(self._statements.names_counted, (first, end, *_octets(states)))
+        return int(one_row(self._cursor)[0])
+
     def leading_to(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> list[tuple[bytes, Entry]]:
@@ -147,6 +170,11 @@ class Reading:
     ) -> list[tuple[bytes, int]]:
         """The same without the records: each key, and the number of the entry."""
         self._cursor.execute(self._statements.target_rows, (*max(after, (first, 0)), end, limit, 0))
+        return [(row[0], row[1]) for row in self._cursor.fetchall()]
+
+    def steps(self, operation: str, after: int = 0) -> list[tuple[int, int]]:
+        """The steps of an operation behind an entry: the first entry of each, and how many it is the first of."""
+        self._cursor.execute(self._statements.steps, (operation, after))
         return [(row[0], row[1]) for row in self._cursor.fetchall()]
 
     def last_erasure(self) -> int:
@@ -242,3 +270,9 @@ class Reading:
         self._cursor.execute(self._statements.links, (seq,))
         previous, jump = one_row(self._cursor)
         return previous, jump
+
+
+def _octets(states: Collection[State]) -> list[bytes]:
+    """States as a statement takes them."""
+    found = [bytes((state,)) for state in states]
+    return [found[number % len(found)] for number in range(STATES)]

@@ -2,11 +2,14 @@
 
 A request is decided before it is handed in, and by then the world may have moved. So it names the records on which
 its decision rested, with the entry at which it saw each; the commit checks them all while the head is locked.
+
+A request that may come again, because whoever sent it heard nothing, carries a key of its own (`Once`). The commit that
+carries it out keeps the key, what was done and what was answered, so that it is carried out once: see `answered`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from .entry import Draft
 from .errors import LeaseClosed, Moved
@@ -20,6 +23,53 @@ ledger was put back, so whoever remembers entries for long says by their leaves 
 
 Redacts = Mapping[int, frozenset[bytes]]
 """Commitments whose content is erased, by the entries that hold them."""
+
+
+KEPT: Final = 24 * 3_600 * 1_000_000
+"""Microseconds for which the key of a request is kept: a day, in which every client has long given up trying again."""
+
+MAX_BODY: Final = 64 << 10
+"""Octets of the longest answer that is kept. Of a longer one only what was done is kept, from which it can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was answered to a request, in the words of the door through which it came."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a request that was carried out."""
+
+    digest: bytes
+    """By what it is told from another request with the same key."""
+    at: int
+    """When it was carried out, in microseconds since 1970."""
+    seq: int
+    """The first entry that it made; 0 if it made none."""
+    count: int
+    """How many it made, from `seq` on."""
+    status: int
+    body: bytes | None = field(repr=False)
+    """What was answered; None if that is not kept: it was long, or something in it may have been erased since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """That a request is carried out once, however often it comes."""
+
+    caller: bytes
+    """Whose key it is: 32 octets that stand for an identity."""
+    key: bytes
+    """The key, as the caller gave it."""
+    digest: bytes
+    """32 octets that stand for what is asked."""
+    answer: Callable[[int], Answer]
+    """What is answered, given the number of the first entry. It is asked before anything is changed, while the head is
+    held; what it raises is the answer to this request alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +86,8 @@ class Append:
     """The operation that it is a step of; see `operations`."""
     remembered: Leaves = field(default_factory=dict)
     """What of that was not read for this decision, but long before."""
+    once: Once | None = None
+    """The key that it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +130,8 @@ class Mint:
     """What is erased from earlier entries of the records that get entries."""
     remembered: Leaves = field(default_factory=dict)
     """What the decision rests on that was not read for it, but long before."""
+    once: Once | None = None
+    """The key that it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +160,13 @@ class Minted:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A request with the same key was carried out before; this one was not."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The request itself cannot be carried out: what it asks for has no stored form, or no name could be made."""
 
@@ -113,4 +174,4 @@ class Failed:
 
 
 Request = Append | Lease | Mint
-Outcome = Appended | Leased | Minted | Moved | LeaseClosed | Failed
+Outcome = Appended | Leased | Minted | Moved | LeaseClosed | Repeated | Failed

@@ -10,6 +10,7 @@ from .change import Change
 from .entry import Entry, skim
 from .errors import Damaged
 from .keys import record_key
+from .requests import Kept
 
 _KEPT_ENTRIES: Final = 1_024
 _KEPT_OCTETS: Final = 8_192  # so that they take some megabytes at most
@@ -24,6 +25,12 @@ def one_row(cursor: DBAPICursor) -> Any:
     if row is None:
         raise Damaged("a row of the ledger is missing; verify it")
     return cast("Sequence[Any]", row)
+
+
+def kept_of(row: Sequence[Any]) -> Kept:
+    """What a row of `idempotency` says of a request."""
+    _, _, _, digest, at, seq, count, status, body = row
+    return Kept(bytes(digest), at, seq, count, status, None if body is None else bytes(body))
 
 
 def entry_of(row: Sequence[Any]) -> Entry:

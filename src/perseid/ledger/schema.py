@@ -2,8 +2,8 @@
 
 `entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `targets`
 are views: computed from entries, and computed again when they are lost; `views` says how far each of the latter two has
-come. `ledger`, `checkpoints`, `redactions`, `leases`, `operations` and `steps` cannot be computed again and are part of
-every backup (docs/ARCHITECTURE.md lists such state).
+come. `ledger`, `checkpoints`, `redactions`, `leases`, `operations`, `steps`, `idempotency` and `token_uses` cannot be
+computed again and are part of every backup (docs/ARCHITECTURE.md lists such state).
 
 Statements are written once, in SQLAlchemy Core. Those in the hot paths are compiled to text once for each dialect
 and run on the driver, which costs half as much as running them through Core.
@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Dialect,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
+    null,
     select,
     tuple_,
     update,
@@ -169,15 +171,45 @@ steps = Table(
 )
 """Which entries belong to an operation: so many from `seq` on, for each of its commits."""
 
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=False),
+    Column("caller", LargeBinary, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", LargeBinary),
+    Index("idempotency_key", "caller", "key", unique=True),
+    Index("idempotency_at", "at"),
+)
+"""Requests that carried a key of their own and were carried out, with what was answered: see `answered`. Rows are
+numbered in the order in which they came, so that the first and the last number tell how many there are."""
+
+token_uses = Table(
+    "token_uses",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("day", BigInteger, nullable=False),
+)
+"""The last day on which each bearer token was used, counted from 1970. What else there is about a token is in its
+record."""
+
 OTHER_SCOPES: Final = b""
 """The scope of leases under which a restore notes how far scopes may have come of which the backup did not know."""
 
 CHANNEL: Final = "perseid_ledger"
 """On which PostgreSQL tells other nodes that there are new entries."""
 
-SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps)
+SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps, idempotency, token_uses)
 """What cannot be computed from entries."""
 
+
+STATES: Final = 4
+"""States of names that `names_shown` and `names_counted` take; fewer are repeated."""
 
 MANY: Final = 500
 """Keys that `record_seqs` takes: asking for so many at once costs a third of asking for each."""
@@ -191,6 +223,8 @@ class Statements:
     rewrite_body: str
     insert_redaction: str
     insert_step: str
+    steps: str
+    operation_ended: str
     insert_node: str
     insert_record: str
     upsert_record: str
@@ -214,9 +248,16 @@ class Statements:
     nodes: str
     lease: str
     upsert_lease: str
+    answered: str
+    last_answered: str
+    insert_answered: str
+    delete_answered: str
+    forget_answers: str
     notify: str
     identity: str
     names: str
+    names_shown: str
+    names_counted: str
     leading_to: str
     target_rows: str
     last_erasure: str
@@ -265,6 +306,9 @@ def compile_statements(name: str) -> Statements:
     behind = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
     place = tuple_(targets.c.target, targets.c.seq)
     latest = select(entries).join(records, records.c.seq == entries.c.seq)
+    # The third octet of a body is the state of the name: see `entry`.
+    state_octet: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
+    shown = state_octet.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES)])
     state = select(head.c.seq, head.c.at, head.c.frontier)
 
     def found_behind(columns: Any) -> Any:
@@ -281,6 +325,12 @@ def compile_statements(name: str) -> Statements:
             .on_conflict_do_nothing()
         ),
         insert_step=text(steps.insert()),
+        steps=text(
+            select(steps.c.seq, steps.c.count)
+            .where(steps.c.operation == wanted, steps.c.seq > first)
+            .order_by(steps.c.seq)
+        ),
+        operation_ended=text(select(operations.c.ended).where(operations.c.id == wanted)),
         insert_node=text(nodes.insert()),
         insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),
@@ -312,10 +362,27 @@ def compile_statements(name: str) -> Statements:
         ),
         lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == wanted)),
         upsert_lease=upsert(leases, "last"),
+        answered=text(select(idempotency).where(idempotency.c.caller == wanted, idempotency.c.key == last)),
+        last_answered=text(select(func.max(idempotency.c.number))),
+        insert_answered=text(idempotency.insert()),
+        delete_answered=compiler.delete(idempotency),
+        forget_answers=text(update(idempotency).values(body=null()).where(idempotency.c.body.is_not(None))),
         notify="" if name == "sqlite" else f"NOTIFY {CHANNEL}",
         identity=text(select(ledger.c.id, ledger.c.origin, ledger.c.signer)),
         names=text(
             latest.where(records.c.key >= first, records.c.key < last).order_by(records.c.key).limit(limit).offset(none)
+        ),
+        names_shown=text(
+            latest.where(records.c.key >= first, records.c.key < last, shown)
+            .order_by(records.c.key)
+            .limit(limit)
+            .offset(none)
+        ),
+        names_counted=text(
+            select(func.count())
+            .select_from(records)
+            .join(entries, entries.c.seq == records.c.seq)
+            .where(records.c.key >= first, records.c.key < last, shown)
         ),
         leading_to=text(found_behind(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))),
         target_rows=text(found_behind(select(targets.c.target, targets.c.seq))),

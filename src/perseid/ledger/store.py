@@ -32,7 +32,7 @@ others wait meanwhile. A statement of theirs may take as long as it needs."""
 WAL_OCTETS: Final = 16 << 20
 """How large SQLite's write-ahead log may stay once what is in it has been copied: four times its usual size."""
 
-TABLES_VERSION: Final = "0003"
+TABLES_VERSION: Final = "0004"
 """The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
 Versions are numbers of four digits, so a later one is greater."""
 
@@ -133,6 +133,11 @@ class Store:
         if found is None or (found == TABLES_VERSION and self._ask("SELECT origin FROM ledger") is None):
             return None
         return str(found)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no upgrade of the tables left a view to be computed again."""
+        return not self._ask("SELECT count(*) FROM views WHERE seq < 0")
 
     def _ask(self, question: str) -> object:
         """The first field of the first row; None if there is no such table, or nothing in it."""
@@ -264,7 +269,7 @@ class Store:
             )
             if connection.execute(text(older), {"erased": self._erased_at}).scalar_one():
                 return False
-            connection.execute(text("VACUUM entries, targets"))
+            connection.execute(text("VACUUM entries, targets, idempotency"))
         self._erased_at = None
         return True
 

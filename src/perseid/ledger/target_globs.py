@@ -8,8 +8,9 @@
 
 A `*` in scheme and host stands for characters of these, one behind them or in a text without `://` for any. What is
 matched is the form of a URL in which those that mean the same are equal (`target_keys.url_text`), and the pattern is
-brought into it: `HTTP://Example.org:80` is `http://example.org/`. A pattern that ends with a `*` before its path does
-goes on with anything. There is no other sign with a meaning, because `?` and brackets stand in URLs.
+brought into it: `HTTP://Example.org:80` is `http://example.org/`. Where the scheme is open, a port stands for itself:
+`*://example.org:80/*` finds `http://example.org/`. A pattern that ends with a `*` before its path does goes on with
+anything. There is no other sign with a meaning, because `?` and brackets stand in URLs.
 
 Matching takes time in proportion to the text, whatever the pattern: parts are looked for one behind the other.
 """
@@ -21,7 +22,19 @@ from typing import Final, Self
 
 from perseid.records.errors import InvalidData
 
-from .target_keys import EVERY_TEXT, EVERY_URL, Range, host, path_leading, places_of, url_exact, url_leading, url_text
+from .target_keys import (
+    DEFAULT_PORTS,
+    EVERY_TEXT,
+    EVERY_URL,
+    Range,
+    ascii_form,
+    host,
+    path_leading,
+    places_of,
+    url_exact,
+    url_leading,
+    url_text,
+)
 
 STAR: Final = b"*"
 MAX_PATTERN: Final = 4_096
@@ -59,7 +72,7 @@ class UrlGlob:
             return cls(None, b"", octets) if plain is None else cls(plain[0], plain[1], rest)
         if STAR not in authority and (plain := _taken_apart(_first_key(b"x://" + authority + b"/"))):
             authority = plain[1]
-        return cls(scheme.lower(), authority.lower(), rest)
+        return cls(scheme.lower(), _normal(authority.lower()), rest)
 
     @property
     def is_exact(self) -> bool:
@@ -82,7 +95,16 @@ class UrlGlob:
         if found is None:
             return False
         scheme, authority, rest = found
-        return _matches(self.scheme, scheme) and _matches(self.authority, authority) and _matches(self.rest, rest)
+        if not (_matches(self.scheme, scheme) and _matches(self.rest, rest)):
+            return False
+        return _matches(self.authority, authority) or self._matches_port(scheme, authority)
+
+    def _matches_port(self, scheme: bytes, authority: bytes) -> bool:
+        """Whether a port is asked for which is that of the scheme, and therefore not written."""
+        default = DEFAULT_PORTS.get(scheme)
+        if default is None or b":" in authority.rpartition(b"]")[2] or not _taken_with_port(self.authority)[1]:
+            return False
+        return _matches(self.authority, authority + b":" + default)
 
     def finds(self, content: bytes) -> bool:
         """Whether a value in its binary form leads to one of those meant."""
@@ -97,7 +119,7 @@ class UrlGlob:
             whole = self.scheme + b"://" + self.authority + lead
             return (url_exact(whole) if self.is_exact else url_leading(whole),)
         below = self.authority.removeprefix(b"*.")
-        name = (_WITH_PORT.fullmatch(below) or [b"", b""])[1]
+        name = _taken_with_port(below)[0]
         below_host = below != self.authority
         if STAR not in name and name and not (below_host and _ENDS_LIKE_ADDRESS.fullmatch(name)):
             return (host(name.decode("utf-8", "surrogatepass"), subdomains=below_host),)
@@ -106,6 +128,23 @@ class UrlGlob:
 
 EVERYTHING: Final = (EVERY_TEXT, EVERY_URL)
 """What is looked through where a pattern has no range."""
+
+
+def _normal(authority: bytes) -> bytes:
+    """A host with a `*` in it, in the form of a key's text as far as it is written out."""
+    name, port = _taken_with_port(authority)
+    name = name if name.endswith(b"..") else name.removesuffix(b".")
+    labels = [label if STAR in label else ascii_form(label) for label in name.split(b".")]
+    digits = port[1:]
+    if digits.isdigit():
+        digits = digits.lstrip(b"0") or b"0"
+    return b".".join(labels) + (b":" + digits if digits else b"")
+
+
+def _taken_with_port(authority: bytes) -> tuple[bytes, bytes]:
+    """A host, and its port with the colon before it; empty if there is none."""
+    found = _WITH_PORT.fullmatch(authority)
+    return (authority, b"") if found is None else (found[1], found[2] or b"")
 
 
 def _first_key(url: bytes) -> bytes:

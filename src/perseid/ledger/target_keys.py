@@ -40,7 +40,7 @@ not lost, for it is in the entry."""
 
 _URL, _PATH, _TEXT = b"U", b"P", b"T"
 
-_DEFAULT_PORTS: Final = {b"https": b"443", b"http": b"80", b"ftp": b"21", b"ws": b"80", b"wss": b"443"}
+DEFAULT_PORTS: Final = {b"https": b"443", b"http": b"80", b"ftp": b"21", b"ws": b"80", b"wss": b"443"}
 """The ports that need not be written, for the schemes that browsers know."""
 
 _UNWRITTEN_SCHEME: Final = b"https"
@@ -129,7 +129,8 @@ def url_text(key: bytes) -> bytes:
 def _written_host(part: bytes) -> bytes:
     """A host as it stands in a URL, from the form that it has in a key."""
     if not part.startswith(b"["):
-        return b".".join(part[:-1].split(b".")[::-1])
+        name = b".".join(part[:-1].split(b".")[::-1])
+        return name + b"." if name.endswith(b".") else name  # of several dots one was dropped
     inner = part[1:-1]
     return inner if _IPV4.fullmatch(inner) else b"[" + str(IPv6Address(bytes.fromhex(inner.decode()))).encode() + b"]"
 
@@ -264,7 +265,7 @@ def _new_authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | No
     key = _URL + found + b":" + (b"" if scheme == _UNWRITTEN_SCHEME else scheme)
     if port:
         port = port.lstrip(b"0") or b"0"
-        if port != _DEFAULT_PORTS.get(scheme):
+        if port != DEFAULT_PORTS.get(scheme):
             key += b":" + port
     return key
 
@@ -276,17 +277,18 @@ def _host_part(name: bytes) -> bytes | None:
         return None
     if name[-1] in _DIGITS and _IPV4.fullmatch(name):
         return b"[" + name + b"]"
-    if not name.isascii() and len(name) <= _MAX_IDN_OCTETS:
-        name = _ascii_form(name)
-    return b".".join(name.split(b".")[::-1]) + b"."
+    return b".".join(ascii_form(name).split(b".")[::-1]) + b"."
 
 
-def _ascii_form(name: bytes) -> bytes:
+def ascii_form(name: bytes) -> bytes:
     """A host in letters of the world in the form that the DNS knows, label by label.
 
     This is the `xn--` form of the small letters, composed. The codec of the standard library is not used: it follows
-    the rules of 2003, in which `straße` is `strasse`, another host today. A name that is not UTF-8 stays as it is.
+    the rules of 2003, in which `straße` is `strasse`, another host today. A name that is not UTF-8, or too long to be
+    one, stays as it is.
     """
+    if name.isascii() or len(name) > _MAX_IDN_OCTETS:
+        return name
     try:
         labels = unicodedata.normalize("NFC", name.decode("utf-8").lower()).split(".")
     except UnicodeDecodeError:

@@ -65,6 +65,8 @@ class Candidate:
     """What is written about it."""
     is_url: bool = False
     """Whether it is a URL value of the record, and no location of a list."""
+    of_namespace: bool = False
+    """Whether the namespace has added it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def find_locations(handle: Handle, values: Iterable[Value], look_up: LookUp) -> 
     lists += more
     if not is_yes(_attribute(lists, "no_legacy")):
         found += _urls(record, lists, has_list=bool(own))
-    found += [_candidate(location, forms) for each in more for location in each.locations]
+    found += [_candidate(location, forms, of_namespace=True) for each in more for location in each.locations]
     places = [place for place in found if place is not None]
     methods = next((each.choose_by for each in lists if _says_how(each)), DEFAULT_METHODS)
     cut = gathering.cut or len(places) > MAX_LOCATIONS
@@ -274,14 +276,14 @@ def _expanded_length(template: str, forms: dict[str, str]) -> int:
     return len(template) + sum(template.count(sign) * (len(form) - len(sign)) for sign, form in forms.items())
 
 
-def _candidate(location: Location, forms: dict[str, str]) -> Candidate | None:
+def _candidate(location: Location, forms: dict[str, str], *, of_namespace: bool = False) -> Candidate | None:
     """A location as a place; None if it does not say where it is, or in more words than anybody reads."""
     href, template = location.href, location.href_template
     if href is None and template is not None and _expanded_length(template, forms) <= MAX_HREF:
         href = _expanded(template, forms)
     if href is None:
         return None
-    return Candidate(href, max(read_number(location.get("weight"), 1.0), 0.0), location)
+    return Candidate(href, max(read_number(location.get("weight"), 1.0), 0.0), location, of_namespace=of_namespace)
 
 
 def _is_url(value: Value) -> bool:

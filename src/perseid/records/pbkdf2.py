@@ -24,10 +24,10 @@ ITERATIONS: Final = 10_000
 """What deployed software writes, in answers and in key files."""
 
 
-def derive(password: bytes, salt: bytes, iterations: int, bits: int) -> bytes:
-    """The derived key; parameters out of bounds are refused."""
-    if not 1 <= iterations <= MAX_ITERATIONS:
-        raise InvalidData(f"{iterations} iterations of PBKDF2 are not between 1 and {MAX_ITERATIONS:,}")
+def derive(password: bytes, salt: bytes, iterations: int, bits: int, *, most: int = MAX_ITERATIONS) -> bytes:
+    """The derived key; parameters out of bounds are refused, more iterations than the `most` among them."""
+    if not 1 <= iterations <= most:
+        raise InvalidData(f"{iterations} iterations of PBKDF2 are not between 1 and {most:,}")
     if not MIN_BITS <= bits <= MAX_BITS or bits % 8:
         raise InvalidData(f"a derived key has {MIN_BITS} to {MAX_BITS} bits, in whole octets; not {bits}")
     return hashlib.pbkdf2_hmac("sha1", password, salt, iterations, bits // 8)

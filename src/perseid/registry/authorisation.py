@@ -7,6 +7,7 @@
   groups. Groups are searched level by level; none is looked at twice, so loops are harmless.
 - Server administrators of the configuration have all permissions on every handle if `server_admin_full_access` says so.
 - Who is not known is asked to identify themselves (402); who is known and lacks the right is no administrator (400).
+- Who shows a bearer token has the rights of its maker, as they are now, as far as its scope names them: see `scopes`.
 
 Denial is what happens when nothing else does: data that cannot be read, a record that is not here, a search that has
 reached its end are no match. Records are read through a `Lookup` only, so that the caller knows what a decision rests
@@ -29,7 +30,7 @@ from perseid.wire.codes import ResponseCode
 
 from . import demands
 from .demands import Demand, Membership, Need, Requirement, Role, shown
-from .identity import Anonymous, Identity, KeyHolder, LocalOperator, handle_key
+from .identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened, handle_key
 
 MAX_GROUP_LEVELS: Final = 10
 """How deeply groups may stand in groups, the one that an administrator value names being the first. People nest two or
@@ -105,6 +106,10 @@ def authorise(
     identity: Identity, demand: Demand, lookup: Lookup, settings: Settings, spent: Spent | None = None
 ) -> Decision:
     """Decide whether somebody may do something. For a key holder the answer counts once the key is verified."""
+    if isinstance(identity, Tokened):
+        if not (demand.public and demand.reach.only_reads) and (lack := identity.scope.lacks(demand.reach)):
+            return _out_of_scope(identity, demand.action, lack)
+        return authorise(identity.maker, demand, lookup, settings, spent)
     if demand.public:
         return Decision(True, None, f"everybody may {demand.action}")
     if isinstance(identity, Anonymous):
@@ -363,6 +368,12 @@ def _unknown(action: str) -> Decision:
     reason = f"only administrators may {action}, and nobody has identified themselves"
     advice = "identify yourself with a key that an administrator value names"
     return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, reason, advice)
+
+
+def _out_of_scope(identity: Tokened, action: str, lack: str) -> Decision:
+    reason = f"{shown(str(identity))} may not {action}: {lack}"
+    advice = "use a token that is good for it, or identify yourself with a key"
+    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
 
 
 def _denied(who: str, demand: Demand, search: _Search, settings: Settings) -> Decision:

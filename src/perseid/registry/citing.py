@@ -125,6 +125,11 @@ def citation_of(
     )
 
 
+def said(policy: Policy, values: Iterable[Value], words: tuple[str, ...]) -> list[str]:
+    """What the public values of these types say about the thing, each on one line."""
+    return _Known(policy, values).texts(words)
+
+
 def on_one_line(text: str) -> str:
     """A text without line ends, control characters and marks that turn the direction of writing."""
     return _BLANKS.sub(" ", _DIRECTIONS.sub("", text)).strip(" ")

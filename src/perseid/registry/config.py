@@ -24,6 +24,7 @@ from perseid.records.value import ValueRef
 from perseid.wire.cipher import Cipher
 
 from .authorisation import Settings
+from .config_http import Listen
 from .config_keys import (
     ELSEWHERE,
     SETTINGS,
@@ -98,9 +99,19 @@ class Config:
     server_resolvers: int
     native_host: str
     native_port: int
+    http_enabled: bool
     http_host: str
     http_port: int
+    http_listen: Listen
+    http_certificate_file: str
+    http_key_file: str
+    http_public_url: str
     http_trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    http_resolver_forms: tuple[str, ...]
+    http_redirect_status: int
+    http_schemes: tuple[str, ...]
+    http_no_values_status: int
+    http_weak_digests: bool
     administrators_server: tuple[ValueRef, ...]
     administrators_home_only: tuple[ValueRef, ...]
     administrators_status: tuple[ValueRef, ...]
@@ -143,6 +154,7 @@ class Config:
     limits_sign_share: int
     limits_verify_share: int
     limits_agree_share: int
+    limits_handshake_share: int
     limits_udp_share: int
     limits_source_share: int
     limits_proved_source_share: int

@@ -6,13 +6,13 @@ the same in capitals, `PERSEID_NATIVE_PORT`. Defaults stand here as they would s
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from perseid.wire.cipher import Cipher
 from perseid.wire.sessions import MAX_TIMEOUT
 
+from .config_http import HTTP
 from .config_kinds import (
     Address,
     Choice,
@@ -21,10 +21,9 @@ from .config_kinds import (
     FileName,
     Flag,
     Identities,
-    Kind,
-    Networks,
     Number,
     Secret,
+    Setting,
 )
 from .config_limits import LIMITS
 from .policy import FREE, PROFILES
@@ -60,29 +59,6 @@ class LogFormat(Enum):
 
     TEXT = "text"
     JSON = "json"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting."""
-
-    kind: Kind
-    default: object
-    """As a plain object."""
-    about: str
-    """What it is for, in a sentence or two."""
-    unit: str = ""
-    deployed: tuple[str, ...] = ()
-    """What it is called in a `config.dct` of the deployed server, if it exists there."""
-    remark: str = ""
-    """What differs from there."""
-    secret: bool = False
-    """Whether it may hold a password or passphrase."""
-
-    def shown(self, value: object) -> object:
-        """The plain object of a value, without passwords."""
-        plain = self.kind.plain(value)
-        return self.kind.hidden(plain) if self.secret else plain
 
 
 _PROFILE = Choice({name: name for name in PROFILES})
@@ -154,18 +130,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "The port of the native protocol, the same for UDP and TCP; 0 is any that is free.",
         deployed=("hdl_udp_config.bind_port", "hdl_tcp_config.bind_port"),
     ),
-    "http.host": Setting(
-        Address(),
-        "127.0.0.1",
-        "The address at which HTTP is served; 0.0.0.0 or :: is every one.",
-        deployed=("hdl_http_config.bind_address",),
-    ),
-    "http.port": Setting(
-        _PORT, 8000, "The port of HTTP; 0 is any that is free.", deployed=("hdl_http_config.bind_port",)
-    ),
-    "http.trusted_proxies": Setting(
-        Networks(), [], "Who is believed when they say for which client, and over which protocol, they ask."
-    ),
+    **HTTP,
     "administrators.server": Setting(
         Identities(),
         [],

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from perseid.names import Handle, InvalidName
@@ -180,7 +181,7 @@ class Secret(Kind):
         return HIDDEN if plain else plain
 
 
-class _List(Kind):
+class TextList(Kind):
     """A list of texts. In a variable they stand with commas between them, or as in the file, in brackets."""
 
     def read(self, plain: object) -> tuple[Any, ...]:
@@ -198,8 +199,13 @@ class _List(Kind):
     def item(self, plain: object) -> object:
         """One of the values."""
 
+    @staticmethod
+    def shown(plain: object) -> str:
+        """What is in a list, for refusals."""
+        return _shown(plain)
 
-class Identities(_List):
+
+class Identities(TextList):
     """Keys, or groups of keys, by which administrators identify themselves."""
 
     expects = 'a list of "INDEX:HANDLE"'
@@ -217,7 +223,7 @@ class Identities(_List):
         return reference
 
 
-class Networks(_List):
+class Networks(TextList):
     """Addresses and networks."""
 
     expects = "a list of addresses and networks such as 192.0.2.0/24"
@@ -229,6 +235,29 @@ class Networks(_List):
             return ipaddress.ip_network(plain)
         except ValueError as problem:
             raise Unsuitable(f"{quoted(plain)} is no network: {problem}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting."""
+
+    kind: Kind
+    default: object
+    """As a plain object."""
+    about: str
+    """What it is for, in a sentence or two."""
+    unit: str = ""
+    deployed: tuple[str, ...] = ()
+    """What it is called in a `config.dct` of the deployed server, if it exists there."""
+    remark: str = ""
+    """What differs from there."""
+    secret: bool = False
+    """Whether it may hold a password or passphrase."""
+
+    def shown(self, value: object) -> object:
+        """The plain object of a value, without passwords."""
+        plain = self.kind.plain(value)
+        return self.kind.hidden(plain) if self.secret else plain
 
 
 def masked(url: str) -> str:

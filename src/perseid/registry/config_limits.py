@@ -106,6 +106,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "sign_share": Limit(_SHARE, 50, "How much of a core signed answers may take.", "percent"),
     "verify_share": Limit(_SHARE, 50, "How much of a core checking signatures and secrets may take.", "percent"),
     "agree_share": Limit(_SHARE, 20, "How much of a core setting up sessions may take.", "percent"),
+    "handshake_share": Limit(_SHARE, 50, "How much of a core TLS handshakes may take.", "percent"),
     "udp_share": Limit(
         _PART, 40, "What those who come over UDP may take, beside the others: so much of each share.", "percent"
     ),

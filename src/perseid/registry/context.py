@@ -22,7 +22,7 @@ from perseid.wire.codes import ResponseCode
 from .authorisation import authorise
 from .demands import Demand, Membership, Role, shown
 from .facts import SITE_PREFIX, Facts, Held, of_type
-from .identity import Identity, KeyHolder
+from .identity import Identity, KeyHolder, maker_of
 from .policy import Policy
 from .policy_keys import Who
 from .results import Referred, Refused
@@ -207,5 +207,6 @@ def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Adm
 
 
 def own_administrators(context: Context) -> list[Admin]:
-    """Whoever asks, who has proved to be somebody; an operator has no key to name."""
-    return [Admin(ValueRef.parse(str(context.who)))] if isinstance(context.who, KeyHolder) else []
+    """Whoever asks, who has proved to be somebody; an operator has no key to name, nor has a token."""
+    who = maker_of(context.who)
+    return [Admin(ValueRef.parse(str(who)))] if isinstance(who, KeyHolder) else []

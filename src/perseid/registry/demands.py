@@ -13,10 +13,12 @@
     run the server            to be listed in the configuration
 
 A demand without alternatives is met by nobody. That is what an operation gets that is not known here.
+
+Each demand also says what a bearer token must be good for to meet it: its reach (see `scopes`).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from operator import or_
@@ -31,6 +33,8 @@ from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import OpCode
+
+from .scopes import NO_TOKEN, Reach, Word, words_for
 
 _NOTHING: Final = AdminPermission(0)
 Modification: TypeAlias = tuple[Value, Value]
@@ -82,6 +86,8 @@ class Demand:
     """Without any, nobody may. An alternative without requirements is met by everybody who is known."""
     public: bool = False
     """Whether even the unknown may."""
+    reach: Reach = NO_TOKEN
+    """What a bearer token must be good for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,11 @@ class Differences:
         """What the differences need, taken together."""
         needed = [addition(value) for value in self.added] + [removal(value) for value in self.removed]
         return _together([*needed, *[modification(old, new) for old, new in self.modified]])
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The words that a token needs for them."""
+        return words_for([*self.added, *self.removed, *[value for pair in self.modified for value in pair]])
 
 
 def is_admin(value: Value) -> bool:
@@ -146,7 +157,7 @@ def modification(old: Value, new: Value) -> AdminPermission:
 
 def create(handle: Handle) -> Demand:
     """For a handle that does not exist; the administrators in its own values do not count."""
-    return Demand(f"create {shown(handle)}", ((_creation(handle),),))
+    return Demand(f"create {shown(handle)}", ((_creation(handle),),), reach=Reach.of(handle, Word.CREATE))
 
 
 def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Demand:
@@ -157,20 +168,26 @@ def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Dem
     """
     name = str(handle)
     action = f"replace {shown(handle)}"
-    needed = Differences.between(old, new).permissions
+    differences = Differences.between(old, new)
+    needed, reach = differences.permissions, Reach.of(handle, *differences.words)
     if not needed:
-        return Demand(action, ((),))
+        return Demand(action, ((),), reach=reach)
     by_differences: tuple[tuple[Requirement, ...], ...] = ((Need(needed, name),),)
     if AdminPermission.ADD_ADMIN in needed:
         by_differences = ()
     by_adding_administrators = (Need(AdminPermission.ADD_ADMIN, name),)
     by_making_anew = (Need(AdminPermission.DELETE_HANDLE, name), _creation(handle))
-    return Demand(action, (*by_differences, by_adding_administrators, by_making_anew))
+    return Demand(action, (*by_differences, by_adding_administrators, by_making_anew), reach=reach)
 
 
 def delete(handle: Handle) -> Demand:
     """For a handle with all its values."""
-    return _on_record(f"delete {shown(handle)}", AdminPermission.DELETE_HANDLE, handle)
+    return on_record(f"delete {shown(handle)}", AdminPermission.DELETE_HANDLE, handle, Word.DELETE)
+
+
+def register(handle: Handle, values: Sequence[Value]) -> Demand:
+    """For the first values of a name that was reserved: what adding them takes."""
+    return replace(add(handle, values), reach=Reach.of(handle, Word.CREATE))
 
 
 def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ()) -> Demand:
@@ -180,58 +197,63 @@ def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ())
         return Demand(action)
     indexes = {value.index for value in values}
     replaced = [value for value in existing if value.index in indexes]
-    needed = Differences.between(replaced, values).permissions
-    return _on_record(action, needed, handle) if needed else Demand(action, ((),))
+    differences = Differences.between(replaced, values)
+    needed, words = differences.permissions, differences.words
+    return (
+        on_record(action, needed, handle, *words) if needed else Demand(action, ((),), reach=Reach.of(handle, *words))
+    )
 
 
-def remove(handle: Handle, values: Iterable[Value]) -> Demand:
+def remove(handle: Handle, values: Sequence[Value]) -> Demand:
     """For values to remove."""
     needed = _together([removal(value) for value in values])
-    return _on_record(f"remove values of {shown(handle)}", needed, handle)
+    return on_record(f"remove values of {shown(handle)}", needed, handle, *words_for(values))
 
 
 def modify(handle: Handle, changes: Sequence[Modification]) -> Demand:
     """For MODIFY_VALUE. Values that everybody may write need no identity; `may_write` looks at each value first."""
     action = f"modify values of {shown(handle)}"
     needed = _together([modification(old, new) for old, new in changes])
+    words = words_for([value for pair in changes for value in pair])
     if changes and not needed:
-        return Demand(action, public=True)
-    return _on_record(action, needed, handle)
+        return Demand(action, public=True, reach=Reach.of(handle, *words))
+    return on_record(action, needed, handle, *words)
 
 
-def read(handle: Handle) -> Demand:
-    """For values that not everybody may read."""
-    return _on_record(f"read the private values of {shown(handle)}", AdminPermission.READ_VALUE, handle)
+def read(handle: Handle, word: Word = Word.READ) -> Demand:
+    """For values that not everybody may read; with another word, for knowing that there is such a record."""
+    return on_record(f"read the private values of {shown(handle)}", AdminPermission.READ_VALUE, handle, word)
 
 
 def list_handles(prefix: str) -> Demand:
     """For the names under a prefix."""
     need = Need(AdminPermission.LIST_HANDLES, _prefix_handle(prefix), on_prefix=True)
-    return Demand(f"list the handles of {shown(prefix)}", ((need,),))
+    return Demand(f"list the handles of {shown(prefix)}", ((need,),), reach=Reach.under(prefix, Word.FIND))
 
 
 def status() -> Demand:
     """For `0.SITE/status`, what a server says about itself."""
-    return Demand("see the server's status", ((Membership((Role.SERVER, Role.STATUS)),),))
+    roles = (Role.SERVER, Role.STATUS)
+    return Demand("see the server's status", ((Membership(roles),),), reach=Reach.everywhere(Word.ADMIN))
 
 
-def serve(operation: OpCode) -> Demand:
-    """For an operation on the server itself."""
+def serve(operation: OpCode, prefix: str = "") -> Demand:
+    """For an operation on the server itself, or on a prefix as a whole."""
     known = _ON_THE_SERVER.get(operation)
     if known is None:
         return Demand(f"do {operation}")
-    action, roles = known
-    return Demand(action, ((Membership(roles),),))
+    action, roles, word = known
+    return Demand(action, ((Membership(roles),),), reach=Reach.under(prefix, word))
 
 
 _ON_THE_SERVER: Final = MappingProxyType(
     {
-        OpCode.HOME_NA: ("home a prefix", (Role.SERVER, Role.HOME_ONLY)),
-        OpCode.UNHOME_NA: ("unhome a prefix", (Role.SERVER, Role.HOME_ONLY)),
-        OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY)),
-        OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION)),
-        OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION)),
-        OpCode.BACKUP_SERVER: ("back the server up", (Role.SERVER, Role.BACKUP)),
+        OpCode.HOME_NA: ("home a prefix", (Role.SERVER, Role.HOME_ONLY), Word.NAMESPACES),
+        OpCode.UNHOME_NA: ("unhome a prefix", (Role.SERVER, Role.HOME_ONLY), Word.NAMESPACES),
+        OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY), Word.FIND),
+        OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION), Word.ADMIN),
+        OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION), Word.ADMIN),
+        OpCode.BACKUP_SERVER: ("back the server up", (Role.SERVER, Role.BACKUP), Word.ADMIN),
     }
 )
 
@@ -254,9 +276,10 @@ def _prefix_handle(prefix: str) -> str:
     return f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
 
 
-def _on_record(action: str, needed: AdminPermission, handle: Handle) -> Demand:
+def on_record(action: str, needed: AdminPermission, handle: Handle, *words: Word) -> Demand:
     """A demand on the handle's own administrators; met by nobody if there is nothing to need."""
-    return Demand(action, ((Need(needed, str(handle)),),) if needed else ())
+    needs = ((Need(needed, str(handle)),),) if needed else ()
+    return Demand(action, needs, reach=Reach.of(handle, *words))
 
 
 def _together(permissions: Iterable[AdminPermission]) -> AdminPermission:

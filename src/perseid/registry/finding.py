@@ -6,9 +6,12 @@ are not found: they are nothing any more; the log tells of them.
 
 Pages are by the key of an index, so a page costs the same wherever it begins, and there is no end to how many there
 can be. What may not be seen, or is not what was looked for after all, is passed over, so much of it at a time: a page
-may be short, or empty, although there are more. A page's end is told as the number of an entry, and which of its keys:
-a key itself could give away what is not public. A record that is changed between two pages may be seen twice, or, if it
+may be short, or empty, although there are more. A record that is changed between two pages may be seen twice, or, if it
 moved to a place that was passed, not at all.
+
+What is private has no part in the order, nor in whether there is more: a record stands where the values have it that
+may be read, a full page goes on only if something is left that may be seen, and its end is sealed (`page_ends`). What
+remains to be noticed is that very much was passed over.
 
 A pattern for URLs without a beginning has no range of keys. Then all keys are looked through, for some time, and the
 page says so.
@@ -32,6 +35,7 @@ from . import demands
 from .authorisation import MAX_GROUP_LOOKUPS, authorise
 from .facts import SITE_PREFIX, Facts
 from .identity import Identity
+from .page_ends import PageEnds, mark
 from .past import DEFAULT_PAGE, may, page_size
 from .past_names import MAX_SCANNED, Sight, demand_listing
 from .results import Refused
@@ -44,7 +48,6 @@ SCAN_SECONDS: Final = 1.0
 _FEWEST_READ: Final = 50
 _MOST_READ: Final = 1_000
 _SCANNED_AT_ONCE: Final = 5_000
-_MOST_DIGITS: Final = 19
 
 Place = tuple[int, bytes, int]
 """Where somebody is on the way: the number of a range, a key in it, an entry. Without ranges, only the entry counts."""
@@ -87,24 +90,31 @@ def find(
     """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`."""
     wanted = search.prepared()
     seen = _Seen(facts, who, wanted)
-    walk = _Walk(facts.reading, wanted.plan(), min(max(_FEWEST_READ, limit), _MOST_READ))
+    walk = _Walk(facts.reading, search, wanted.plan(), min(max(_FEWEST_READ, limit), _MOST_READ))
     limit = page_size(limit)
     found: list[Found] = []
     begun = clock()
     steps = walk.steps(after)
     last: Place | None = None
-    more = False
-    for passed, (place, entry) in enumerate(steps, 1):
+    more, passed = False, 0
+    for place, entry in steps:
         try:
             item = None if entry is None else seen.look(entry)
         except _Enough:
             more = True
             break
-        if item is not None:
-            found.append(item)
-        last = place
+        is_told = item is not None and walk.is_first(place, item.contents)
+        if item is not None and is_told:
+            if len(found) == limit:
+                more = True
+                break
+            found.append(item.found)
+            last = place
+        elif len(found) < limit:
+            last = place  # a full page ends with what it tells
+        passed += not is_told
         over = clock() - begun > seconds if walk.plan.scans else passed >= MAX_SCANNED
-        if over or len(found) == limit or facts.spent.lookups > _MANY_LOOKUPS:
+        if over or facts.spent.lookups > _MANY_LOOKUPS:
             more = next(steps, None) is not None
             break
     following = walk.told(last) if more and last is not None else None
@@ -127,6 +137,7 @@ class _Seen:
         self._who = who
         self._wanted = wanted
         self._sight = Sight(facts, who)
+        self._looked_at: dict[int, _Item | None] = {}  # a record has a step for each of its keys
         prefix = wanted.search.prefix
         if prefix is not None:
             # Who asks about one namespace is told that they may not; elsewhere what may not be seen is passed over.
@@ -135,8 +146,13 @@ class _Seen:
             if not decision.allowed:
                 raise Refused.by_decision(decision)
 
-    def look(self, entry: Entry) -> Found | None:
+    def look(self, entry: Entry) -> "_Item | None":
         """The record of an entry as it may be told; None if it is not what is looked for."""
+        if entry.seq not in self._looked_at:
+            self._looked_at[entry.seq] = self._look(entry)
+        return self._looked_at[entry.seq]
+
+    def _look(self, entry: Entry) -> "_Item | None":
         if entry.state is State.ABSENT or not self._wanted.concerns(entry):
             return None
         if fold(entry.handle.partition("/")[0]) == SITE_PREFIX:
@@ -146,10 +162,9 @@ class _Seen:
             raise _Enough
         if not right.lists or not (right.administers or is_public(entry.state)):
             return None
-        values = self._met(entry)
-        return None if values is None else Found(entry.handle, entry.state, entry.seq, entry.at, values)
+        return self._met(entry)
 
-    def _met(self, entry: Entry) -> tuple[Value, ...] | None:
+    def _met(self, entry: Entry) -> "_Item | None":
         """The values that are as asked for, of those that may be read."""
         try:
             policy = self._facts.policy(entry.handle.partition("/")[0])
@@ -158,55 +173,67 @@ class _Seen:
         every: list[Matched] = list(zip(entry.contents(), entry.record(), strict=True))
         public = [each for each in every if each[1].is_public]
         readable = [each for each in every if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
-        by_all, by_public = self._wanted.meets(policy, entry, readable), self._wanted.meets(policy, entry, public)
-        if by_all == by_public:
-            return by_public
-        reads = may(self._facts, self._who, demands.read(Handle.keepable(entry.handle)))
-        return by_all if reads else by_public
+        by_all, met = self._wanted.meets(policy, entry, readable), self._wanted.meets(policy, entry, public)
+        by = public
+        if by_all != met and may(self._facts, self._who, demands.read(Handle.keepable(entry.handle))):
+            met, by = by_all, readable
+        if met is None:
+            return None
+        return _Item(Found(entry.handle, entry.state, entry.seq, entry.at, met), [content for content, _ in by])
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A record that is what was looked for."""
+
+    found: Found
+    contents: list[bytes]
+    """The values, in their binary form, that may be known: by these it has its place in the order."""
 
 
 class _Walk:
-    """Goes through the records that may be what is looked for, in the order of an index, each once."""
+    """Goes through the records that may be what is looked for, in the order of an index."""
 
-    def __init__(self, reading: Reading, plan: Plan, at_once: int) -> None:
+    def __init__(self, reading: Reading, search: Search, plan: Plan, at_once: int) -> None:
         self._reading = reading
         self._at_once = at_once
+        self._ends = PageEnds(reading, search)
         self.plan = plan
 
     def steps(self, after: str | None) -> Iterator[tuple[Place, Entry | None]]:
-        """The records behind where a page ended, each with its place; None where a place leads to nothing new."""
+        """The records behind where a page ended, each with its place; None where a place leads to nothing."""
         place = (0, b"", 0) if after is None else self._place(after)
         if self.plan.ranges:
             return self._by_scan(place) if self.plan.scans else self._by_keys(place)
         return self._by_names(place) if self.plan.names else self._by_log(place)
 
-    def told(self, place: Place) -> str:
-        """A place, for whoever may not know the key."""
-        _, key, seq = place
+    def is_first(self, place: Place, contents: list[bytes]) -> bool:
+        """Whether a record whose values may be known so far is met here for the first time."""
         if not self.plan.ranges:
-            return str(seq)
-        return f"{seq}.{self._keys(self._reading.entry(seq)).index((place[0], key))}"
+            return True
+        candidates = (each for each in self._keys(contents) if not self.plan.scans or self._is_candidate(each[1]))
+        return next(candidates, None) == place[:2]
+
+    def told(self, place: Place) -> str:
+        """A place, for whoever may not know it."""
+        number, key, seq = place
+        return self._ends.told(seq, mark(number, key)) if self.plan.ranges else self._ends.told(seq)
 
     def _place(self, told: str) -> Place:
-        number, _, which = told.partition(".")
-        if not all(
-            part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (number, which or "0")
-        ):
+        found = self._ends.read(told)
+        if found is None or found[0] > self._reading.size:  # where an older state of the ledger was put back
             raise _unknown(told)
-        try:
-            entry = self._reading.entry(int(number))
-        except KeyError:
-            raise _unknown(told) from None
+        entry = self._reading.entry(found[0])
         if not self.plan.ranges:
             return 0, entry.key, entry.seq
-        keys = self._keys(entry)
-        if int(which or "0") >= len(keys):
-            raise _unknown(told)
-        return *keys[int(which or "0")], entry.seq
+        for number, key in self._keys(entry.contents()):
+            if mark(number, key) == found[1]:
+                return number, key, entry.seq
+        raise _unknown(told)  # what it was has been erased since
 
-    def _keys(self, entry: Entry) -> list[tuple[int, bytes]]:
-        """The keys of a record in the ranges, in the order in which they are met."""
-        keys = keys_of(entry.contents())
+    def _keys(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
+        """The keys of values in the ranges, in the order in which they are met."""
+        keys = keys_of(contents)
         ranges = enumerate(self.plan.ranges)
         return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
 
@@ -217,9 +244,7 @@ class _Walk:
                 continue
             after = (key, seq) if which == number else (b"", 0)
             while rows := self._reading.leading_to(one.first, one.end, self._at_once, after):
-                for found, entry in rows:
-                    is_first = self._keys(entry)[:1] == [(which, found)]
-                    yield (which, found, entry.seq), entry if is_first else None
+                yield from (((which, found, entry.seq), entry) for found, entry in rows)
                 if len(rows) < self._at_once:
                     break
                 after = rows[-1][0], rows[-1][1].seq
@@ -233,8 +258,6 @@ class _Walk:
             while rows := self._reading.target_rows(one.first, one.end, _SCANNED_AT_ONCE, after):
                 for found, seq_found in rows:
                     entry = self._reading.entry(seq_found) if self._is_candidate(found) else None
-                    if entry is not None and self._first_candidate(entry) != (which, found):
-                        entry = None
                     yield (which, found, seq_found), entry
                 if len(rows) < _SCANNED_AT_ONCE:
                     break
@@ -245,15 +268,10 @@ class _Walk:
         glob = self.plan.scans
         return glob is None or len(key) >= KEY_LENGTH or glob.matches(key)
 
-    def _first_candidate(self, entry: Entry) -> tuple[int, bytes] | None:
-        return next((each for each in self._keys(entry) if self._is_candidate(each[1])), None)
-
     def _by_names(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
         assert self.plan.names is not None  # noqa: S101 - it is asked before
         first, end = self.plan.names
         if place[1]:
-            if not first <= place[1] < end:
-                raise _unknown(str(place[2]))
             first = place[1] + b"\0"
         while entries := self._reading.names(first, end, self._at_once):
             yield from (((0, entry.key, entry.seq), entry) for entry in entries)

@@ -1,4 +1,4 @@
-"""Who asks: nobody in particular, the holder of a key, or an operator of this machine.
+"""Who asks: nobody in particular, the holder of a key, an operator of this machine, or somebody with a token of theirs.
 
 A key is named `INDEX:HANDLE`, and so is whoever holds it. Records name administrators in the same form, and the two
 are compared by rules of the deployed system that are stricter than those for names:
@@ -17,6 +17,8 @@ from typing import ClassVar, TypeAlias
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
 
+from .scopes import Scope
+
 _FOLDED_WHOLE = "0."  # names of the system itself: 0.NA/…, 0.SITE/…
 
 
@@ -29,6 +31,8 @@ class Proof(Enum):
     """A challenge answered with the secret of an HS_SECKEY value."""
     FILE_PERMISSION = "file permission"
     """An operator of this machine who chose to act as, and be limited to, that identity."""
+    TOKEN = "token"  # noqa: S105 - a word, not a secret
+    """A bearer token that the holder of the key has made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,32 @@ class LocalOperator:
         return f"local:{self.user}"
 
 
-Identity: TypeAlias = Anonymous | KeyHolder | LocalOperator
-"""Who asks. The text form is what the ledger keeps as the actor: `300:0.NA/12345`, `local:alice`, `anonymous`."""
+@dataclass(frozen=True, slots=True)
+class Tokened:
+    """Whoever shows a bearer token: they act as the one who made it, within its scope.
+
+    `authorise` asks both, so a token has no right that its maker lacks now, nor one that its scope does not name.
+    """
+
+    maker: KeyHolder | LocalOperator
+    token: str
+    """The token's public id."""
+    scope: Scope
+    session: ClassVar[bool] = False
+    """Never: a token is shown with every request."""
+
+    def __str__(self) -> str:
+        return f"token:{self.token} by {self.maker}"
+
+
+Identity: TypeAlias = Anonymous | KeyHolder | LocalOperator | Tokened
+"""Who asks. The text form is what the ledger keeps as the actor: `300:0.NA/12345`, `local:alice`, `anonymous`,
+`token:k7qpx2ma by 300:0.NA/12345`."""
+
+
+def maker_of(identity: Identity) -> Anonymous | KeyHolder | LocalOperator:
+    """Whose rights count: who made the token, where one is shown."""
+    return identity.maker if isinstance(identity, Tokened) else identity
 
 
 def handle_key(handle: str) -> str:

@@ -5,11 +5,12 @@
     answers/              the answers view, made when it is missing
     keys/checkpoint.key   the key that signs checkpoints
     keys/privkey.bin      the key with which the server signs what it answers
+    keys/https.pem        its self-signed certificate for HTTPS: `certificates`
     siteinfo.json, .bin   who the server is: `site_files` reads them, `site_making` makes them
 
 `create` makes one, `Installation.open` opens it and `upgrade` brings its tables to the version of this program. Opening
-upgrades nothing: an operator decides when, with a backup at hand. It only compares two short texts, because every
-command pays for it.
+upgrades nothing: an operator decides when, with a backup at hand. It only compares two short texts, and looks whether
+an upgrade came to its end, because every command pays for it.
 """
 
 import os
@@ -191,9 +192,10 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
         before = store.version()
         if before is None:
             raise _without_ledger(directory, config)
+        was_whole = store.is_whole
         store.upgrade()
         rebuild_outdated(new_log(store))  # also what an upgrade left that was broken off
-    return before != TABLES_VERSION
+    return before != TABLES_VERSION or not was_whole
 
 
 # Looking at a directory
@@ -291,8 +293,11 @@ def new_log(store: Store, *, accept_clock: bool = False) -> Log:
 def _check_version(directory: Path, store: Store, config: Config) -> None:
     with explaining(store, config):
         found = store.version()
+        is_whole = found != TABLES_VERSION or store.is_whole
     if found is None:
         raise _without_ledger(directory, config)
+    if not is_whole:
+        raise OlderFormat(f"an upgrade of the ledger was broken off; finish it: perseid upgrade -d {directory}")
     if found > TABLES_VERSION:
         raise NewerFormat(
             f"the ledger was written by a newer version of the program (tables {found}); upgrade this one"

@@ -26,11 +26,12 @@ from .authority import Known
 from .authority_metadata import of_type as of_exact_type
 from .compose import compose, known, moved_apart
 from .context import Context, Plan, not_found, still_reserved
-from .demands import Demand, Membership, Need, Role, is_admin, shown
+from .demands import Demand, Membership, Role, is_admin, shown
 from .facts import SITE_PREFIX, Held, of_type
 from .operations import require_identity, revival, written
 from .policy import Policy
 from .results import Changed, Refused
+from .scopes import Reach, Word
 
 FIRST_INDEX: Final = 9101
 """Where the server looks for a free index for what it says in a record itself: tombstones and links. Authority
@@ -45,7 +46,7 @@ class Publish:
 
     def decide(self, context: Context) -> Plan[Changed]:
         """MODIFY_VALUE: who may take the right to be read from each value, or give it, may do so for all of them."""
-        held = held_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE)
+        held = held_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Word.PUBLISH)
         if held.is_public:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
         if held.state is State.RESERVED:
@@ -61,7 +62,7 @@ class Unpublish:
 
     def decide(self, context: Context) -> Plan[Changed]:
         """The same right as to publish."""
-        held = held_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE)
+        held = held_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE, Word.PUBLISH)
         if not held.is_public:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
         if held.state is State.TOMBSTONE:
@@ -82,7 +83,7 @@ class Tombstone:
 
     def decide(self, context: Context) -> Plan[Changed]:
         """DELETE_HANDLE, as for the end that the protocol knows; the policy's rule on deletion does not forbid it."""
-        held = held_for(context, self.handle, "put a tombstone on", AdminPermission.DELETE_HANDLE)
+        held = held_for(context, self.handle, "put a tombstone on", AdminPermission.DELETE_HANDLE, Word.TOMBSTONE)
         if held.handle.is_prefix_handle:
             reason = f"{shown(held.asked)} says who serves and administers a prefix, which does not end with a thing"
             raise Refused(ResponseCode.INVALID_HANDLE, reason, "unhome the prefix, or transfer it", "H8")
@@ -132,7 +133,7 @@ class Revive:
         Secret keys do not come back: they were erased when the record lost them.
         """
         both = AdminPermission.DELETE_HANDLE | AdminPermission.ADD_VALUE
-        held = held_for(context, self.handle, "take the tombstone from", both)
+        held = held_for(context, self.handle, "take the tombstone from", both, Word.TOMBSTONE)
         if held.state is not State.TOMBSTONE:
             reason = f"{shown(held.asked)} is no tombstone"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "change its values as they are", "S8")
@@ -158,7 +159,8 @@ class Redact:
             context.own(self.handle)
         action = f"erase values of {shown(self.handle)}"
         require_identity(context, action)
-        context.demand(Demand(action, ((Membership((Role.SERVER,)),),)))
+        servers = Membership((Role.SERVER,))
+        context.demand(Demand(action, ((servers,),), reach=Reach.of(self.handle, Word.ADMIN)))
         reason = _checked_reason(self.reason, "a redaction")
         held = context.facts.held(self.handle)
         if held.entry is None:
@@ -200,7 +202,7 @@ class Redact:
 # What the operations share
 
 
-def held_for(context: Context, handle: Handle, verb: str, permissions: AdminPermission) -> Held:
+def held_for(context: Context, handle: Handle, verb: str, permissions: AdminPermission, word: Word) -> Held:
     """The record that somebody wants to do something to, if its administrators let them.
 
     A record that the public does not know of is not found by those who may neither do it nor read the record.
@@ -208,7 +210,7 @@ def held_for(context: Context, handle: Handle, verb: str, permissions: AdminPerm
     held = context.own(handle)
     action = f"{verb} {shown(handle)}"
     require_identity(context, action)
-    demand = Demand(action, ((Need(permissions, str(held.handle)),),))
+    demand = demands.on_record(action, permissions, held.handle, word)
     if not held.exists or not (held.is_public or context.may(demand) or context.may(demands.read(held.handle))):
         raise not_found(held)
     context.demand(demand)

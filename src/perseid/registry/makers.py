@@ -8,24 +8,25 @@ from .demands import Demand, Membership, Role, shown
 from .policy import Policy
 from .policy_keys import Who
 from .results import Refused
+from .scopes import Reach, Word
 
 
-def demand_making(context: Context, policy: Policy, prefix: str) -> None:
+def demand_making(context: Context, policy: Policy, prefix: str, word: Word = Word.MINT) -> None:
     """Refuse whoever may not make names under a prefix, by the policy's rule."""
     try:
-        context.demand(making(policy, prefix))
+        context.demand(making(policy, prefix, word))
     except Refused as refused:
         line = policy.line("who_may_mint")
         reason = f"{refused.reason}; the policy of this namespace says: {line}"
         raise Refused(refused.code, reason, refused.advice, line) from refused
 
 
-def making(policy: Policy, prefix: str) -> Demand:
+def making(policy: Policy, prefix: str, word: Word = Word.MINT) -> Demand:
     """What making names under a prefix demands (S13). Server administrators always may."""
-    action = f"make names under {shown(prefix)}"
+    action, reach = f"make names under {shown(prefix)}", Reach.under(prefix, word)
     servers = (Membership((Role.SERVER,)),)
     if policy.who_may_mint is Who.AUTHENTICATED:
-        return Demand(action, ((),))
+        return Demand(action, ((),), reach=reach)
     if policy.who_may_mint is Who.SERVER:
-        return Demand(action, (servers,))
-    return Demand(action, (*demands.create(Handle(prefix, "…")).alternatives, servers))
+        return Demand(action, (servers,), reach=reach)
+    return Demand(action, (*demands.create(Handle(prefix, "…")).alternatives, servers), reach=reach)

@@ -8,21 +8,28 @@ without touching anything else, the value is left as it is.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 from xml.sax.saxutils import escape, unescape
 
 from perseid.ledger.target_globs import UrlGlob
 from perseid.ledger.target_keys import EVERY_URL, places_of, url_exact, url_text
 from perseid.records.errors import InvalidData
-from perseid.records.locations import Location, Locations
+from perseid.records.locations import Locations
 from perseid.records.types import LOCATIONS, URL, has_type
 from perseid.records.value import Value
+from perseid.records.xml import Element
 from perseid.wire.codes import ResponseCode
 
 from .demands import shown
 from .results import Refused
 
 _STAR = "*"
+_PLACES: Final = ("location", "loc_template")
+# Comments, instructions and plain text first: what looks like a tag in them is none.
+_TAG = re.compile(
+    rf"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<(?P<name>{"|".join(_PLACES)})(?=[\s/>])(?:[^"'>]|"[^"]*"|'[^']*')*>""",
+    re.DOTALL,
+)
 _ATTRIBUTE = re.compile(r"""(?<=\s)(href|href_template)(\s*=\s*)("[^"<]*"|'[^'<]*')""")
 _NAMED = {"&quot;": '"', "&apos;": "'"}
 
@@ -40,6 +47,11 @@ class Move:
     @classmethod
     def parse(cls, url: str, to: str) -> Self:
         """Take what somebody wrote; refused unless both say where, with one `*` at the end or none."""
+        try:
+            f"{url}{to}".encode()
+        except UnicodeEncodeError:
+            reason = "a URL that holds half of a surrogate pair has no UTF-8 form"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "write it as in http://old.example/*", "H4") from None
         try:
             glob = UrlGlob.parse(url)
         except InvalidData as problem:
@@ -85,21 +97,28 @@ class Move:
 
     def _moved_places(self, value: Value) -> Value:
         old = Locations.from_bytes(value.data)
-        text = _ATTRIBUTE.sub(lambda match: _written(match, self._moved_text), old.text)
+        text = _TAG.sub(self._moved_tag, old.text)
         try:
             new = Locations.from_bytes(text.encode())
         except InvalidData:
             return value
-        wanted = [self._place(location) for location in old.locations]
-        is_right = [
-            location.attributes for location in new.locations
-        ] == wanted and new.root.attributes == old.root.attributes
-        return replace(value, data=new.to_bytes()) if is_right else value
+        return replace(value, data=new.to_bytes()) if new.root == self._moved_root(old.root) else value
 
-    def _place(self, location: Location) -> tuple[tuple[str, str], ...]:
-        """The attributes of a place after the move; only the one that counts as its target changes."""
-        counts = "href" if location.href is not None else "href_template"
-        return tuple([(name, self._moved_text(text) if name == counts else text) for name, text in location.attributes])
+    def _moved_tag(self, tag: re.Match[str]) -> str:
+        """A tag after the move; letter by letter the same if it is not that of a place."""
+        return tag[0] if tag["name"] is None else _ATTRIBUTE.sub(lambda each: _written(each, self._moved_text), tag[0])
+
+    def _moved_root(self, root: Element) -> Element:
+        """What the document says after the move; of each place only the attribute changes that counts as its target."""
+        children: list[Element | str] = []
+        for child in root.children:
+            if isinstance(child, Element) and child.name in _PLACES:
+                counts = "href" if child.get("href") is not None else "href_template"
+                moved = [(name, self._moved_text(text) if name == counts else text) for name, text in child.attributes]
+                children.append(replace(child, attributes=tuple(moved)))
+            else:
+                children.append(child)
+        return replace(root, children=tuple(children))
 
 
 def _written(match: re.Match[str], moved: Callable[[str], str]) -> str:

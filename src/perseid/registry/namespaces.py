@@ -31,6 +31,7 @@ from .facts import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Facts, Held
 from .makers import making
 from .policy import PROFILES, Policy
 from .results import Refused
+from .scopes import Reach, Word
 
 BY_DEFAULT = "by default"
 """The note of a policy that a prefix got because it was homed without one."""
@@ -112,7 +113,7 @@ class AddNamespace:
             return False
         if fold(handle.prefix) == fold(self.prefix):
             return True
-        return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix))
+        return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix, Word.CREATE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class SetPolicy:
         prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"
         action = f"set the policy of {shown(self.prefix)}"
         by_prefix = (Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),)
-        context.demand(Demand(action, ((Membership((Role.SERVER,)),), by_prefix)))
+        ways = ((Membership((Role.SERVER,)),), by_prefix)
+        context.demand(Demand(action, ways, reach=Reach.under(self.prefix, Word.NAMESPACES)))
         if not context.facts.is_homed(prefix_handle):
             reason = f"{shown(self.prefix)} is not homed here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
@@ -263,7 +265,8 @@ def _making(context: Context, prefix: str) -> Demand:
         ways.append((Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),))
     elif above is not None:
         ways.append((Need(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True),))
-    return Demand(f"make the namespace {shown(prefix)}", tuple(ways))
+    reach = Reach.under(prefix, Word.NAMESPACES)
+    return Demand(f"make the namespace {shown(prefix)}", tuple(ways), reach=reach)
 
 
 def policy_draft(context: Context, prefix: str, policy: Policy, action: Action, note: str | None = None) -> Draft:

@@ -31,6 +31,7 @@ from .makers import demand_making
 from .namespaces import BY_DEFAULT, policy_draft
 from .policy_keys import Who
 from .results import Changed, Refused
+from .scopes import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Create:
     """Whether a name that was deleted may be used again."""
     published: bool = True
     """Whether the public may see it; otherwise it waits to be published."""
+    keeps_administrator: bool = False
+    """Whether a record that has administrators is not replaced by one without any: nobody could change that again."""
 
     def decide(self, context: Context) -> Plan[Changed]:
         """§16.2: responsibility, name, indexes, existence, identity, right, policy."""
@@ -76,21 +79,25 @@ class Create:
         if held.policy.who_may_mint is Who.ADMINISTRATORS or held.handle.is_prefix_handle:
             context.demand(demands.create(held.handle))
         else:
-            demand_making(context, held.policy, held.handle.prefix)
+            demand_making(context, held.policy, held.handle.prefix, Word.CREATE)
 
     def _replace(self, context: Context, held: Held) -> Plan[Changed]:
         # What the namespace keeps, though the request leaves it out, is no removal: it needs no permission.
         kept = [value for value in kept_by_policy(held) if value.index not in {new.index for new in self.values}]
         context.demand(demands.overwrite(held.handle, held.values, (*self.values, *kept)))
         require_living(held, (*self.values, *kept))
+        if self.keeps_administrator and of_type(held.values, HS_ADMIN) and not of_type(self.values, HS_ADMIN):
+            raise without_administrator(held)
         values = compose(context, held, self.values, whole=True)
         return written(context, held, Action.UPDATE, values, overwritten=True)
 
     def _register(self, context: Context, held: Held) -> Plan[Changed]:
         """Associate a reserved name with a thing: the right is with whom it was reserved for."""
         kept = () if of_type(self.values, HS_ADMIN) else of_type(held.values, HS_ADMIN)
-        if not context.may(demands.add(held.handle, self.values or _ANY_VALUE)):
+        right = demands.register(held.handle, self.values or _ANY_VALUE)
+        if not context.may(right):
             raise already_exists(held)
+        context.demand(right)
         values = compose(context, held, (*self.values, *moved_apart(kept, self.values)), creates=True)
         return written(context, held, Action.CREATE, values, self._state)
 
@@ -187,7 +194,7 @@ class Delete:
         else:
             held = context.facts.held(self.handle)
         require_identity(context, f"delete {shown(self.handle)}")
-        require_record(context, held)
+        require_record(context, held, Word.DELETE)
         context.demand(demands.delete(held.handle))
         if refusals := held.policy.check_deletion(held.handle):
             raise Refused.by_policy(refusals)
@@ -205,7 +212,9 @@ class Home:
     def decide(self, context: Context) -> Plan[Changed]:
         """§16.8: a prefix handle, a server administrator. Nothing happens if it is so already."""
         names = self._names()
-        context.demand(demands.serve(OpCode.UNHOME_NA if self.unhome else OpCode.HOME_NA))
+        before, _, prefix = names[0].rpartition("/")
+        about = "" if "/" in before else prefix  # a marker is about more than one prefix
+        context.demand(demands.serve(OpCode.UNHOME_NA if self.unhome else OpCode.HOME_NA, about))
         action, state = (Action.UNHOME, State.ABSENT) if self.unhome else (Action.HOME, State.NORMAL)
         drafts = tuple(
             [
@@ -259,9 +268,13 @@ def require_identity(context: Context, action: str) -> None:
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, f"who wants to {action} has to be known", advice)
 
 
-def require_record(context: Context, held: Held) -> None:
-    """Refuse a name without a record; one that is not public exists for its administrators only."""
-    if not held.exists or (not held.is_public and not context.may(demands.read(held.handle))):
+def require_record(context: Context, held: Held, *words: Word) -> None:
+    """Refuse a name without a record; one that is not public exists for its administrators only.
+
+    To a token it exists if it is good for one of the words, by which values are changed if nothing is said.
+    """
+    ways = (demands.read(held.handle, word) for word in words or (Word.UPDATE, Word.TRANSFER))
+    if not held.exists or not (held.is_public or any(map(context.may, ways))):
         raise not_found(held)
 
 
@@ -290,6 +303,12 @@ def already_exists(held: Held) -> Refused:
     """The name is taken."""
     advice = "choose another name, or replace the record (overwrite)" if held.is_public else "choose another name"
     return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, f"{shown(held.asked)} exists already", advice, "H7")
+
+
+def without_administrator(held: Held) -> Refused:
+    """Nobody could change the record any more."""
+    reason = f"{shown(held.asked)} would be left without any administrator, and nobody could change it again"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "give it an HS_ADMIN value, as it has now")
 
 
 def was_deleted(held: Held) -> Refused:

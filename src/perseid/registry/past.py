@@ -35,6 +35,7 @@ from .facts import SITE_PREFIX, Facts, Held
 from .identity import Anonymous, Identity
 from .resolving import Query, made, no_such_values
 from .results import Refused, Resolved
+from .scopes import Reach, Word
 from .veil import Searched, Veil, is_public
 
 FIRST_INSTANT: Final = 10**14
@@ -46,7 +47,7 @@ MAX_PAGE: Final = 1_000
 
 DEFAULT_PAGE: Final = 100
 
-SEE_ALL: Final = Demand("see the whole ledger", ((Membership((Role.SERVER,)),),))
+SEE_ALL: Final = Demand("see the whole ledger", ((Membership((Role.SERVER,)),),), reach=Reach.everywhere(Word.ADMIN))
 """Who runs the server may see every name and who changed it; private values take more."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -148,17 +148,7 @@ def list_handles(
     `name` is a prefix, or its prefix handle; for `0.NA/0.NA/P` the handles of the prefixes derived from P are listed.
     Those who administer the namespace may also ask for names that were `deleted`.
     """
-    if not facts.rules.listing_allowed and not isinstance(who, LocalOperator):  # it is about the network
-        raise not_supported()
-    prefix, first, end, homed = _range(name)
-    if not any(facts.is_homed(each) for each in homed):
-        raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", "ask the service of the prefix")
-    decision = authorise(
-        who, demand_listing(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent
-    )
-    if not decision.allowed:
-        raise Refused.by_decision(decision)
-    administers = may(facts, who, demand_listing(prefix))
+    first, end, administers = _listable(facts, who, name)
     limit = page_size(limit)
     is_exact = facts.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
     first = _behind(facts.reading, after, first, end)
@@ -179,6 +169,22 @@ def list_handles(
                 more = more or place < len(entries)
                 break
     return Page(tuple(found), last, more)
+
+
+def list_numbered(facts: Facts, who: Identity, name: str, skip: int, limit: int = DEFAULT_PAGE) -> tuple[Listed, ...]:
+    """The names that `list_handles` shows on all its pages, without so many of the first. Raises `Refused`.
+
+    This is for clients that count pages. It costs what is skipped, and names that are made meanwhile move the others.
+    """
+    first, end, administers = _listable(facts, who, name)
+    entries = facts.reading.names_shown(first, end, _states(administers=administers), page_size(limit), skip)
+    return tuple([Listed(entry.handle, entry.state, entry.seq) for entry in entries])
+
+
+def count_handles(facts: Facts, who: Identity, name: str) -> int:
+    """How many names `list_handles` shows on all its pages. Raises `Refused`."""
+    first, end, administers = _listable(facts, who, name)
+    return facts.reading.count_names(first, end, _states(administers=administers))
 
 
 def list_homed(facts: Facts, who: Identity) -> tuple[str, ...]:
@@ -308,17 +314,41 @@ def demand_listing(prefix: str, policy: Policy | None = None) -> Demand:
     demand = demands.list_handles(prefix)
     opened = Who.ADMINISTRATORS if policy is None else policy.who_may_list
     if opened is Who.PUBLIC:
-        return Demand(demand.action, public=True)
+        return replace(demand, alternatives=(), public=True)
     if opened is Who.AUTHENTICATED:
-        return Demand(demand.action, ((),))
+        return replace(demand, alternatives=((),))
     by_permission = demand.alternatives if opened is Who.ADMINISTRATORS else ()
-    return Demand(demand.action, (*SEE_ALL.alternatives, *by_permission))
+    return replace(demand, alternatives=(*SEE_ALL.alternatives, *by_permission))
 
 
 def not_supported() -> Refused:
     """Names are not listed here."""
     reason = "this server does not list names"
     return Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason, "its setting for listing is off")
+
+
+def _listable(facts: Facts, who: Identity, name: str) -> tuple[bytes, bytes, bool]:
+    """From which key, and up to which, the names of a prefix stand, and whether whoever asks may see all of them.
+
+    Raises `Refused` if they may see none.
+    """
+    if not facts.rules.listing_allowed and not isinstance(who, LocalOperator):  # it is about the network
+        raise not_supported()
+    prefix, first, end, homed = _range(name)
+    if not any(facts.is_homed(each) for each in homed):
+        raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", "ask the service of the prefix")
+    decision = authorise(
+        who, demand_listing(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent
+    )
+    if not decision.allowed:
+        raise Refused.by_decision(decision)
+    return first, end, may(facts, who, demand_listing(prefix))
+
+
+def _states(*, administers: bool) -> tuple[State, ...]:
+    """The states of names that are shown: all, or those that the public may know of."""
+    known = (State.NORMAL, State.TOMBSTONE)
+    return (*known, State.RESERVED, State.UNPUBLISHED) if administers else known
 
 
 def _range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:

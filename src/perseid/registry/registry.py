@@ -3,9 +3,11 @@
 An operation is decided on what was seen of the ledger last (`recent` says how that is safe), or on one state of it, and
 handed in with everything the decision rested on. If any of it has moved by the time it is committed, it is decided
 again, a few times; after that the caller is told that the ledger is too busy. Reading waits for nobody.
+
+Whoever shows a bearer token is looked at here, before the operation is: what is decided rests on the token's record.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -13,16 +15,18 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from perseid.ledger import Append, Failed, Ledger, LedgerError, Mint, Moved, TooBusy
 from perseid.ledger import Minted as MintedEntries
 from perseid.ledger.keys import record_key
-from perseid.ledger.requests import Appended, Outcome, RestsOn
+from perseid.ledger.requests import Answer, Appended, Kept, Outcome, Repeated, RestsOn
+from perseid.ledger.requests import Once as OnceInLedger
 from perseid.wire.codes import ResponseCode
 
 from .context import Context, Operation, Plan
 from .facts import Facts, Rules
-from .identity import Identity
+from .identity import Identity, Tokened
 from .past import as_of
 from .recent import Expected, Recent
 from .resolving import Query, resolve
 from .results import Explained, Refused, Resolved
+from .token_records import require_counting
 
 ATTEMPTS: Final = 20
 """How often an operation is decided again because others changed what it rested on. Each time somebody else has
@@ -32,6 +36,25 @@ _SECOND: Final = 1_000_000
 
 T = TypeVar("T")
 _Request: TypeAlias = Append | Mint
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Generic[T]):
+    """That an operation is carried out once, however often it is asked for: see `idempotency`."""
+
+    caller: bytes
+    key: bytes
+    digest: bytes
+    told: Callable[[T], Answer]
+    """What is answered when it has been carried out."""
+
+
+class AlreadyDone(Exception):
+    """An operation with the same key was carried out before; this one was not."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__("that was carried out before")
+        self.kept = kept
 
 
 class Registry:
@@ -50,11 +73,13 @@ class Registry:
         note: str = "",
         rests_on: RestsOn | None = None,
         step_of: str = "",
+        once: Once[T] | None = None,
     ) -> T:
         """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`.
 
         `rests_on` is what the door itself read: the record with the key that proved who asks, and its entry. `step_of`
-        names the change of many records that this is a part of: see `units`.
+        names the change of many records that this is a part of: see `units`. With `once` it is carried out only if
+        nothing with the same key was before; otherwise `AlreadyDone` is raised.
         """
         if not note.isascii():
             _check_text(note)
@@ -62,15 +87,18 @@ class Registry:
         for _ in range(ATTEMPTS):
             if decided is None:
                 decided = self._decide(operation, who, door, note, rests_on)
-            if decided.request is None:
+            request = decided.asked(step_of, once)
+            if request is None:
                 return decided.plan.answer(0)
-            request = replace(decided.request, operation=step_of) if step_of else decided.request
             outcome = self.ledger.append(request)[0]
+            if isinstance(outcome, Repeated):
+                raise AlreadyDone(outcome.kept)
             if not isinstance(outcome, Moved):
-                answer = decided.plan.answer(seq := _first_entry(outcome))
+                seq = _first_entry(outcome)
+                answer = decided.plan.answer(seq if decided.request is not None else 0)
                 self._recent.note(decided.facts.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redacts))
                 return answer
-            self._recent.forget(decided.request.rests_on)
+            self._recent.forget(request.rests_on)
             if outcome.found <= outcome.seen:
                 self._recent = Recent()  # a record never goes back, so this is another history: nothing of it is known
             if rests_on and outcome.key in rests_on:
@@ -94,7 +122,7 @@ class Registry:
             for key, seq in (also or {}).items():
                 if facts.latest(key) != seq:
                     raise _prove_again()
-            plan = operation.decide(Context(facts, who, door, self.now(), note))
+            plan = _decided(operation, Context(facts, who, door, self.now(), note))
         return _Decided(plan, facts, _request(plan, facts, also))
 
     def _expect(
@@ -103,7 +131,7 @@ class Registry:
         """What is to be done, from what was seen last; None, if only the ledger can tell: see `recent`."""
         with Expected(self.ledger.reading, self.rules, self._recent) as facts:
             try:
-                plan = operation.decide(Context(facts, who, door, self.now(), note))
+                plan = _decided(operation, Context(facts, who, door, self.now(), note))
             except Exception:
                 if facts.is_certain and not also:
                     raise
@@ -127,9 +155,11 @@ class Registry:
     def resolve(self, query: Query, who: Identity, at: int | None = None) -> Resolved:
         """What a name stands for, now or after an entry of the past. Raises `Refused`."""
         with self.facts() as facts:
+            context = Context(facts, who, "read", self.now())
+            require_counting(context)
             if at is not None:
                 return as_of(facts, who, query, at).resolved
-            return resolve(query, Context(facts, who, "read", self.now()))
+            return resolve(query, context)
 
     def now(self) -> int:
         """Seconds since 1970, as the ledger's clock shows them."""
@@ -145,11 +175,41 @@ class _Decided(Generic[T]):
     request: _Request | None
     """What is asked of the ledger; None if nothing has to be appended."""
 
+    def asked(self, step_of: str, once: Once[T] | None) -> _Request | None:
+        """The same as a step of something, or with a key, which is kept also where nothing has to be appended."""
+        request = self.request
+        if request is None and once is not None:
+            request = Mint(lambda _: (), self.facts.rests_on, remembered=self.facts.remembered)
+        if request is None or not (step_of or once):
+            return request
+        return replace(request, operation=step_of, once=None if once is None else self._with_key(once))
+
+    def _with_key(self, once: Once[T]) -> OnceInLedger:
+        changes = self.request is not None
+        return OnceInLedger(
+            once.caller, once.key, once.digest, lambda seq: once.told(self.plan.answer(seq if changes else 0))
+        )
+
     def changed(self, outcome: Outcome) -> Collection[bytes]:
         """The keys of the records that were changed; where names were made, those that they have by either rule."""
         if self.plan.make is None or not isinstance(outcome, MintedEntries):
             return [draft.key for draft in self.plan.drafts]
         return [record_key(name, exact=exact) for name in outcome.handles for exact in (False, True)]
+
+
+def _decided(operation: Operation[T], context: Context) -> Plan[T]:
+    """What an operation comes to, for somebody who may show a token: one that counts, and of which something was asked.
+
+    An operation that changes something without having demanded anything is open to nobody with a token: what nobody
+    has thought of is denied.
+    """
+    require_counting(context)
+    plan = operation.decide(context)
+    if isinstance(context.who, Tokened) and (plan.drafts or plan.make) and not context.reasons:
+        raise Refused(
+            ResponseCode.INSUFFICIENT_PERMISSIONS, "no token is good for that", "identify yourself with a key"
+        )
+    return plan
 
 
 def _request(plan: Plan[object], facts: Facts, also: RestsOn | None) -> _Request | None:

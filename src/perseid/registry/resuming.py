@@ -24,6 +24,11 @@ def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Ite
     whether anything stands in its way.
     """
     operation = units.found(registry, who, name)
+    undos = units.Undos.of(registry)
+    if (by := undos.running(operation.id)) is not None:
+        reason = f"{operation.id} is being undone by {by}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {by}")
+    undoing.check_not_undone(undos, operation.id)
     if operation.ended:
         reason = f"nothing of {operation.id} is left to do"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "look at: perseid operations")

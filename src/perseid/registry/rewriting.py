@@ -12,9 +12,9 @@ from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.operations import Operation, Steps
 from perseid.names import Handle
-from perseid.records.value import Value
+from perseid.records.value import Permission, Value
 
-from . import demands, units
+from . import demands, eras, units
 from .authorisation import may_write
 from .compose import compose
 from .context import Context, Plan
@@ -72,6 +72,7 @@ def preview(registry: Registry, order: Rewrite, who: Identity) -> Iterator[Plann
 def begin(registry: Registry, order: Rewrite, who: Identity, door: str, note: str, total: int) -> Operation:
     """Begin to move; `run` does it."""
     Move.parse(order.url, order.to)
+    order.search.prepared()
     asked: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
     return units.begin(registry, KIND, asked, who, door, note, total=total)
 
@@ -90,12 +91,13 @@ def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Pro
     while changed:
         changed = 0
         for names in _chunks(registry, order, who):
-            step = _Step(move, tuple(names), operation.since, steps if move.repeats else Steps())
-            first, count = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
-            steps = steps.with_step(first, count)
-            changed += count
-            if count:
-                yield Progress(operation.id, len(steps), operation.total)
+            while names:
+                step = _Step(move, tuple(names), operation, steps)
+                done = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
+                steps, names = done.steps, names[done.looked_at :]  # noqa: PLW2901 - the rest, if they are large
+                changed += done.changed
+                if done.changed:
+                    yield Progress(operation.id, len(steps), operation.total)
     units.end(registry, operation)
 
 
@@ -105,9 +107,11 @@ def _leading(registry: Registry, order: Rewrite, who: Identity) -> Iterator[tupl
     while True:
         with registry.facts() as facts:
             page = find(facts, who, order.search, after, units.CHUNK)
-        for found in page.items:
-            if found.state is not State.TOMBSTONE:  # which leads nowhere; what it still holds is a matter of its past
-                yield found.handle, found.values
+            # A tombstone leads nowhere; what it still holds is a matter of its past.
+            living = [each for each in page.items if each.state is not State.TOMBSTONE]
+            here = [each for each in living if facts.is_responsible(Handle.keepable(each.handle))]
+        for found in here:
+            yield found.handle, found.values
         after = page.following
         if after is None:
             return
@@ -125,30 +129,48 @@ def _chunks(registry: Registry, order: Rewrite, who: Identity) -> Iterator[list[
 
 
 @dataclass(frozen=True, slots=True)
+class _Done:
+    """What a step came to."""
+
+    steps: Steps
+    looked_at: int
+    """Of the names that were given, from the first on."""
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
-    """Move some names."""
+    """Move some names, as far as one commit takes them."""
 
     move: Move
     names: tuple[str, ...]
-    since: int
-    steps: Steps
-    """What has been moved already, where it could be moved once more."""
+    unit: Operation
+    known: Steps
+    """What of it has been done, as far as is known."""
 
-    def decide(self, context: Context) -> Plan[tuple[int, int]]:
+    def decide(self, context: Context) -> Plan[_Done]:
         """For each record what modifying its values takes."""
         require_identity(context, f"move {shown(self.names[0])}")
-        drafts: list[Draft] = []
+        done = self.known
+        if self.move.repeats:  # then it counts what has been moved already, by others at the same time, too
+            done = done.of_now(context.facts.reading, self.unit.id)
+        chunk = units.Chunk()
+        looked_at = 0
         for name in self.names:
+            if chunk.is_full:
+                break
+            looked_at += 1
             handle = Handle.keepable(name)
             if not context.facts.is_responsible(handle):
                 continue
             held = context.facts.held(handle)
-            if not held.exists or held.state is State.TOMBSTONE or self._is_done(context, held):
+            if not held.exists or held.state is State.TOMBSTONE or self._is_done(context, held, done):
                 continue
             if (draft := self._draft(context, held)) is not None:
-                drafts.append(draft)
+                chunk.add(draft)
         reason = context.reasons[-1] if context.reasons else ""
-        return Plan(lambda seq: (seq, len(drafts)), tuple(drafts), reason=reason)
+        count = len(chunk.drafts)
+        return Plan(lambda seq: _Done(done.with_step(seq, count), looked_at, count), tuple(chunk.drafts), reason=reason)
 
     def _draft(self, context: Context, held: Held) -> Draft | None:
         changes: dict[int, Value] = {}
@@ -157,7 +179,7 @@ class _Step:
             new = self.move.moved(value)
             if new is None or new == value:
                 continue
-            if not value.is_public and not context.may(demands.read(held.handle)):
+            if not (value.is_public or self._reads(context, held, value)):
                 continue  # whoever may not read it has not seen where it leads
             decision = may_write(context.who, held.handle, value, new)
             if not decision.allowed:
@@ -170,13 +192,17 @@ class _Step:
         values = compose(context, held, tuple([changes.get(value.index, value) for value in held.values]))
         return context.draft(held, Action.UPDATE, values, held.state)
 
-    def _is_done(self, context: Context, held: Held) -> bool:
+    def _reads(self, context: Context, held: Held, value: Value) -> bool:
+        """Whether somebody may read a value that is not public; some nobody may."""
+        return Permission.ADMIN_READ in value.permissions and context.may(demands.read(held.handle))
+
+    def _is_done(self, context: Context, held: Held, done: Steps) -> bool:
         """Whether a record has been moved by this unit, whoever changed it afterwards."""
-        if not len(self.steps):
+        if not self.move.repeats:
             return False
-        for entry in context.facts.reading.history(held.key):
-            if entry.seq <= self.since:
+        for entry in eras.history(context.facts, held):
+            if entry.seq <= self.unit.since:
                 return False
-            if entry.seq in self.steps:
+            if entry.seq in done:
                 return True
         return False

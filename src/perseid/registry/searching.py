@@ -126,9 +126,8 @@ class Prepared:
         if search.prefix is not None:
             first = record_key(f"{search.prefix}/")
             return Plan(names=(first, first[:-1] + bytes((first[-1] + 1,))))
-        if search.type is not None:
-            return Plan(type_ranges(search.type))
-        return Plan(EVERYTHING, scans=self.glob)
+        ranges = EVERYTHING if search.type is None else type_ranges(search.type)
+        return Plan(ranges, scans=self.glob if ranges == EVERYTHING else None)
 
     def concerns(self, entry: Entry) -> bool:
         """Whether a record can be it, by its name and its latest change."""

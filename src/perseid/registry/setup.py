@@ -32,6 +32,7 @@ from .operations import Create, Home
 from .policy import PREFIX_MARK, Policy
 from .registry import Registry
 from .results import Changed, Refused
+from .scopes import Reach, Word
 
 ADMIN_INDEX: Final = 100
 GROUP_INDEX: Final = 200
@@ -87,7 +88,8 @@ class KeepPrefixHandle:
     def decide(self, context: Context) -> Plan[Changed]:
         """Server administrators; nothing happens if there is a copy already."""
         checked_prefix(self.prefix)
-        context.demand(Demand(f"keep a copy of {self.prefix}", ((Membership((Role.SERVER,)),),)))
+        action, servers = f"keep a copy of {self.prefix}", Membership((Role.SERVER,))
+        context.demand(Demand(action, ((servers,),), reach=Reach.under(self.prefix, Word.NAMESPACES)))
         handle = Handle(PREFIX_OF_PREFIXES, self.prefix)
         if context.facts.is_responsible(handle):
             reason = f"{shown(handle)} is served here, so there is no copy of it to keep"
@@ -118,13 +120,17 @@ def add_namespace(
 
 def mint_creator(registry: Registry, namespace: Namespace, who: Identity, door: str) -> Handle:
     """Make the record that stands for the creator of a namespace's identifiers, and names itself as its creator."""
+    return next(mint(registry, creator_order(registry, namespace), who, door)).handles[0]
+
+
+def creator_order(registry: Registry, namespace: Namespace, since: int | None = None) -> Mint:
+    """The order for the record that stands for the creator; `since` is as in `Mint`."""
     text = f"The creator of identifiers under {namespace.prefix}"
 
     def values(handle: Handle, _: int) -> Sequence[Value]:
         return (Value.text(1, "DESC", text), Value.text(2, namespace.policy.creator_type, str(handle)))
 
-    order = Mint(Maker.of(registry), namespace.prefix, values=values)
-    return next(mint(registry, order, who, door)).handles[0]
+    return Mint(Maker.of(registry), namespace.prefix, values=values, since=since)
 
 
 def with_group(policy: Policy) -> Policy:

@@ -34,7 +34,9 @@ from perseid.records.server import Interface, Purpose, Server, Transport
 from perseid.records.site import Attribute, PrimaryMask, Site
 from perseid.wire.header import UNKNOWN_SERIAL
 
+from .certificates import make as make_certificate
 from .config import Config
+from .config_http import Listen
 from .config_keys import SETTINGS
 from .placement import replace_file, write
 from .site_files import (
@@ -85,16 +87,23 @@ def new_site(config: Config, key: PublicKey) -> Site:
     """The site of an installation that is alone: one server, a primary, which listens where the settings say.
 
     Changes are not offered over UDP, as in a new installation of deployed software: a client would try it first, and a
-    change that has to be sent again is better off on a connection.
+    change that has to be sent again is better off on a connection. HTTP stands there if it is at the same address, of
+    which a server has one only; who finds it there speaks TLS at that port too.
     """
-    native = _port(config)
-    interfaces = (Interface(_BOTH, Transport.TCP, native), Interface(Purpose.QUERY, Transport.UDP, native))
+    native = _port(config.native_port, "native.port")
+    interfaces: tuple[Interface, ...] = (
+        Interface(_BOTH, Transport.TCP, native),
+        Interface(Purpose.QUERY, Transport.UDP, native),
+    )
+    if config.http_enabled and (config.http_host == config.native_host or _is_everywhere(config.http_host)):
+        transport = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
+        interfaces += (Interface(_BOTH, transport, _port(config.http_port, "http.port")),)
     address, attributes = _address(config.native_host)
     return Site((Server(1, address, key.to_bytes(), interfaces),), attributes, primary=PrimaryMask.PRIMARY)
 
 
 def write_new(work: Path, config: Config, word: bytes | None = None) -> PublicKey:
-    """Write a key and site information in the folder of an installation that is being made.
+    """Write a key, site information and a certificate in the folder of an installation that is being made.
 
     With a passphrase the key is protected by it.
     """
@@ -103,6 +112,8 @@ def write_new(work: Path, config: Config, word: bytes | None = None) -> PublicKe
     write(work / KEYS_NAME / PUBLIC_KEY, key.public.to_bytes())
     for name, octets in _in_both_forms(new_site(config, key.public)):
         write(work / name, octets)
+    if config.http_enabled and not config.http_certificate_file:
+        make_certificate(work, config, key)
     return key.public
 
 
@@ -175,11 +186,18 @@ def _in_both_forms(site: Site) -> tuple[tuple[str, bytes], ...]:
     return (SITE_BINARY, site.to_bytes()), (SITE_JSON, json_file(site))
 
 
-def _port(config: Config) -> int:
-    """The native port; where any free one will do, clients cannot be told, and get the usual one."""
-    usual = SETTINGS["native.port"].default
+def _port(port: int, setting: str) -> int:
+    """A port; where any free one will do, clients cannot be told, and get the usual one."""
+    usual = SETTINGS[setting].default
     assert isinstance(usual, int)  # noqa: S101 - a port is a number
-    return config.native_port or usual
+    return port or usual
+
+
+def _is_everywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:

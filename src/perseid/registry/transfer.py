@@ -31,7 +31,7 @@ from . import demands, units
 from .authority_metadata import first_readable, name_key, of_type, read_stored_party
 from .compose import compose
 from .context import Context, Plan, administrators, not_found, still_reserved
-from .demands import Demand, Differences, Membership, Need, Role, addition, is_admin, shown
+from .demands import Demand, Differences, Membership, Role, addition, is_admin, shown
 from .facts import Held
 from .facts import of_type as of_base_type
 from .identity import Identity
@@ -41,6 +41,7 @@ from .operations import require_identity, written
 from .policy import Policy
 from .registry import Registry
 from .results import Changed, Refused
+from .scopes import Reach, Word
 
 MAX_RECORDS: Final = 1_000
 """Records handed over in one commit: the same bound as for new names, for the same reasons."""
@@ -121,10 +122,13 @@ def transfer(registry: Registry, what: TransferAll, who: Identity, door: str, no
 
 def _unit(registry: Registry, what: TransferAll, who: Identity, door: str, note: str) -> Operation:
     """The unit that a transfer is: a new one, or the one that is gone on with."""
-    known = operations.find(registry.ledger.log, what.operation)
-    if known is not None:
-        return units.found(registry, who, what.operation)
     asked: dict[str, object] = {"where": what.where, "to": str(what.to), "derived": what.derived}
+    if operations.find(registry.ledger.log, what.operation) is not None:
+        known = units.found(registry, who, what.operation)
+        if known.kind != KIND or known.ended or units.asked(known) != asked:
+            reason = f"{known.id} is another operation, or has ended"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "give no name, and it is a new operation")
+        return known
     return units.begin(registry, KIND, asked, who, door, note, name=what.operation)
 
 
@@ -235,25 +239,29 @@ class _Page:
         require_identity(context, f"transfer {shown(self.where)}")
         owner = checked_owner(context, self.to)
         page = context.facts.reading.names(self.first, self.end, MAX_RECORDS)
-        drafts: list[Draft] = []
+        chunk = units.Chunk()
         looked_at = 0
+        following = page[-1].key + b"\0" if len(page) == MAX_RECORDS else None
         for entry in page:
+            if chunk.is_full:
+                following = entry.key
+                break
             held = context.facts.held(Handle.keepable(entry.handle))
             if held.key != entry.key or not held.exists or not context.facts.is_responsible(held.handle):
                 continue  # what stands under another key ends that of another era
             looked_at += 1
             values = _handed_over(context, held, owner)
             if values is not None:
-                drafts.append(context.draft(held, Action.UPDATE, values, held.state))
-        following = page[-1].key + b"\0" if len(page) == MAX_RECORDS else None
-        turned = _Turned(looked_at, len(drafts), following)
-        return Plan(lambda _: turned, tuple(drafts), reason=context.reasons[-1] if context.reasons else "")
+                chunk.add(context.draft(held, Action.UPDATE, values, held.state))
+        turned = _Turned(looked_at, len(chunk.drafts), following)
+        return Plan(lambda _: turned, tuple(chunk.drafts), reason=context.reasons[-1] if context.reasons else "")
 
 
 def _seeing_all(prefix: str) -> Demand:
     """The right to see all names under a prefix, reserved and unpublished ones included."""
     listing = demands.list_handles(prefix)
-    return replace(listing, alternatives=(*listing.alternatives, (Membership((Role.SERVER,)),)))
+    ways = (*listing.alternatives, (Membership((Role.SERVER,)),))
+    return replace(listing, alternatives=ways, reach=Reach.under(prefix, Word.TRANSFER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +322,7 @@ def _handed_over(context: Context, held: Held, owner: Admin) -> Sequence[Value] 
 def _transferring(held: Held, values: Sequence[Value]) -> Demand:
     """The permissions that each single change of administrators needs; never none, so that nobody is let in."""
     needed = Differences.between(held.values, values).permissions or addition(Value(1, HS_ADMIN, b""))
-    return Demand(f"transfer {shown(held.handle)}", ((Need(needed, str(held.handle)),),))
+    return demands.on_record(f"transfer {shown(held.handle)}", needed, held.handle, Word.TRANSFER)
 
 
 def _with_owner(held: Held, owner: Admin) -> tuple[Value, ...]:
@@ -369,7 +377,7 @@ def _linkable(context: Context, one: Handle, other: Handle) -> tuple[Held, Held]
     """Two records of this server, for whose administrators somebody acts."""
     found = []
     for handle in (one, other):
-        held = held_for(context, handle, "link", addition(Value.text(1, "URL", "")))
+        held = held_for(context, handle, "link", addition(Value.text(1, "URL", "")), Word.UPDATE)
         if held.state is State.RESERVED:
             raise still_reserved(held)
         if held.state is State.TOMBSTONE:

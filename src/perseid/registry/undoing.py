@@ -7,16 +7,18 @@ It takes the rights for the inverse changes, and today's policies hold. What it 
 - What others changed later is not lost: where there is such a change nothing is undone at all, and all are named.
 - Data that was erased does not come back: where some would be needed the record is named, and nothing is undone.
 
-An undo is a unit itself (`units`): it is done in steps, gone on with after an interruption, and can be undone.
+An undo is a unit itself (`units`): it is done in steps, gone on with after an interruption, and can be undone; then
+what it undid can be undone anew. When it begins, the unit that is undone ends, even if something of it was left to do.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, Entry, State
+from perseid.ledger.log import Log
 from perseid.ledger.operations import Operation, Steps
 from perseid.ledger.reading import Reading
 from perseid.names import Handle
@@ -34,6 +36,7 @@ from .life import Tombstone
 from .operations import require_identity
 from .registry import Registry
 from .results import Refused
+from .scopes import Reach, Word
 from .units import Progress
 
 KIND: Final = "undo"
@@ -69,42 +72,71 @@ def begin(registry: Registry, name: str, who: Identity, door: str, note: str = "
 
     Everything is looked at beforehand, so that what cannot be undone is left as it is.
     """
+    log = registry.ledger.log
     meant = units.found(registry, who, name)
-    before = operations.undoing(registry.ledger.log, meant.id)
-    if before and before[-1].ended:
-        reason = f"{meant.id} was undone by {before[-1].id}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"to have it again, undo that: perseid undo {before[-1].id}")
-    total, obstacles = _looked_at(registry, meant, before[-1] if before else None)
+    undos = units.Undos.of(registry)
+    check_not_undone(undos, meant.id)
+    running = undos.running(meant.id)
+    total, obstacles = _looked_at(registry, _Past.of(log, meant.id, running or "", undos))
     if obstacles:
         raise InTheWay(meant.id, obstacles)
-    if before:
-        return before[-1]
+    known = None if running is None else operations.find(log, running)
+    if known is not None:
+        return known
     return units.begin(registry, KIND, {"operation": meant.id}, who, door, note, total=total, undoes=meant.id)
+
+
+def check_not_undone(undos: units.Undos, name: str) -> None:
+    """Refuse what has been undone, as long as that counts."""
+    by = undos.standing(name)
+    if by is not None and (again := undos.running(by)) is not None:
+        reason = f"{by} is being undone by {again}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {again}")
+    if by is not None:
+        reason = f"{name} was undone by {by}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"to have it again, undo that: perseid undo {by}")
 
 
 def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
     """Do what is left to do of an undo, newest entries first, in steps of `units.CHUNK`, and yield after each."""
-    log = registry.ledger.log
-    meant, steps = operations.steps_of(log, operation.undoes), operations.steps_of(log, operation.id)
-    entries = meant.newest_first()
-    while chunk := tuple(islice(entries, units.CHUNK)):
-        step = _Step(operation.undoes, chunk, meant, steps)
-        first, count = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
-        steps = steps.with_step(first, count)
-        if count:
+    past = _Past.of(registry.ledger.log, operation.undoes, operation.id, units.Undos.of(registry))
+    entries = past.meant.newest_first()
+    chunk: tuple[int, ...] = ()
+    while chunk := (*chunk, *islice(entries, units.CHUNK - len(chunk))):
+        step = _Step(operation, chunk, past)
+        steps, looked_at = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
+        chunk = chunk[looked_at:]
+        if len(steps) > len(past.undo):
             yield Progress(operation.id, len(steps), operation.total)
+        past = replace(past, undo=steps)
     units.end(registry, operation)
 
 
-def _looked_at(registry: Registry, meant: Operation, undo: Operation | None) -> tuple[int, list[Obstacle]]:
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Which entries belong to what."""
+
+    meant: Steps
+    """To the unit that is undone."""
+    undo: Steps
+    """To what undoes it."""
+    settled: Steps
+    """To earlier undos of it and to what undid these: together they have changed nothing."""
+
+    @classmethod
+    def of(cls, log: Log, meant: str, undo: str, undos: units.Undos) -> "_Past":
+        settled = Steps()
+        for name in undos.ended(meant):
+            settled = Steps([*settled, *operations.steps_of(log, name)])
+        return cls(operations.steps_of(log, meant), operations.steps_of(log, undo), settled)
+
+
+def _looked_at(registry: Registry, past: _Past) -> tuple[int, list[Obstacle]]:
     """How many records an undo is about, and what stands in its way."""
-    log = registry.ledger.log
-    of_meant = operations.steps_of(log, meant.id)
-    of_undo = Steps() if undo is None else operations.steps_of(log, undo.id)
     total, obstacles = 0, []
     with registry.facts() as facts:
-        for seq in of_meant.newest_first():
-            change = _Change.of(facts.reading, seq, of_meant, of_undo)
+        for seq in past.meant.newest_first():
+            change = _Change.of(facts.reading, seq, past)
             if change is not None:
                 total += 1
                 obstacles += [] if change.obstacle is None else [change.obstacle]
@@ -123,19 +155,20 @@ class _Change:
     is_undone: bool
 
     @classmethod
-    def of(cls, reading: Reading, seq: int, meant: Steps, undo: Steps) -> "_Change | None":
+    def of(cls, reading: Reading, seq: int, past: _Past) -> "_Change | None":
         """The change that begins with an entry; None if an earlier entry of the unit began it."""
         previous = reading.previous(seq)
-        if previous in meant:
+        if previous in past.meant:
             return None
         entry = reading.entry(seq)
         later: list[Entry] = []
         is_undone = False
         at = reading.latest(entry.key)
         while at > seq:
-            is_undone = is_undone or at in undo
+            is_undone = is_undone or at in past.undo
+            is_own = at in past.meant or at in past.undo or at in past.settled
             # A redaction erases from the past only, and leaves the record as it is.
-            if at not in meant and at not in undo and (each := reading.entry(at)).action is not Action.REDACT:
+            if not is_own and (each := reading.entry(at)).action is not Action.REDACT:
                 later.append(each)
             at = reading.previous(at)
         before = reading.entry(previous) if previous else None
@@ -158,19 +191,33 @@ def _obstacle(entry: Entry, before: Entry | None, later: list[Entry]) -> Obstacl
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Undo some entries."""
+    """Undo some entries, as far as one commit takes them."""
 
-    operation: str
+    undo: Operation
     entries: tuple[int, ...]
-    meant: Steps
-    done: Steps
+    past: _Past
 
-    def decide(self, context: Context) -> Plan[tuple[int, int]]:
-        """For each record what the inverse change takes."""
+    @property
+    def operation(self) -> str:
+        """What is undone."""
+        return self.undo.undoes
+
+    def decide(self, context: Context) -> Plan[tuple[Steps, int]]:
+        """For each record what the inverse change takes. Others may be at the same, so their steps count.
+
+        The answer is what has been done then, and of how many entries.
+        """
         require_identity(context, f"undo {self.operation}")
-        drafts: list[Draft] = []
+        reading = context.facts.reading
+        steps = self.past.undo.of_now(reading, self.undo.id)
+        past = replace(self.past, undo=steps)
+        chunk = units.Chunk()
+        looked_at = 0
         for seq in self.entries:
-            change = _Change.of(context.facts.reading, seq, self.meant, self.done)
+            if chunk.is_full:
+                break
+            looked_at += 1
+            change = _Change.of(reading, seq, past)
             if change is None or change.is_undone:
                 continue
             held = context.facts.held(Handle.keepable(change.entry.handle))
@@ -179,8 +226,10 @@ class _Step:
             if held.key != change.entry.key or not context.facts.is_responsible(held.handle):
                 why = "its namespace has another case rule now, or is no longer homed here"
                 raise InTheWay(self.operation, [Obstacle(change.entry.handle, held.seq, why)])
-            drafts += self._inverse(context, held, change)
-        return Plan(lambda first: (first, len(drafts)), tuple(drafts), reason=(context.reasons or [""])[-1])
+            chunk.add(*self._inverse(context, held, change))
+        reason = (context.reasons or [""])[-1]
+        drafts = tuple(chunk.drafts)
+        return Plan(lambda first: (steps.with_step(first, len(drafts)), looked_at), drafts, reason=reason)
 
     def _inverse(self, context: Context, held: Held, change: _Change) -> tuple[Draft, ...]:
         """The entry that takes a change back; none if there is nothing to take back."""
@@ -201,8 +250,11 @@ class _Step:
         needed = differences.permissions | _for_state(held.state, before.state)
         if not held.exists:
             context.demand(demands.create(held.handle))
-        elif needed:
-            context.demand(Demand(f"undo the change of {shown(held.handle)}", ((Need(needed, str(held.handle)),),)))
+        else:  # where nothing is needed everybody may, but a token takes the words all the same
+            needs = ((Need(needed, str(held.handle)),),) if needed else ()
+            reach = Reach.of(held.handle, *differences.words, *_word_for_state(held.state, before.state))
+            action = f"undo the change of {shown(held.handle)}"
+            context.demand(Demand(action, needs, public=not needed, reach=reach))
         values = compose(context, held, wanted, creates=not held.exists, state=before.state)
         return (context.draft(held, _action(held.state, before.state), values, before.state),)
 
@@ -214,6 +266,13 @@ def _for_state(now: State, then: State) -> AdminPermission:
     if State.TOMBSTONE in (now, then):
         return AdminPermission.DELETE_HANDLE | AdminPermission.ADD_VALUE
     return AdminPermission.MODIFY_VALUE
+
+
+def _word_for_state(now: State, then: State) -> tuple[Word, ...]:
+    """The word that a token needs for it."""
+    if now is then:
+        return ()
+    return (Word.TOMBSTONE,) if State.TOMBSTONE in (now, then) else (Word.PUBLISH,)
 
 
 def _action(now: State, then: State) -> Action:

@@ -8,14 +8,16 @@ Whoever runs the server sees all units, everybody else those that they began the
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from graphlib import TopologicalSorter
+from typing import Final, Self
 
 import msgspec
 
 from perseid.ledger import operations
-from perseid.ledger.operations import Operation
+from perseid.ledger.entry import Draft
+from perseid.ledger.operations import Operation, Undo
 from perseid.wire.codes import ResponseCode
 
 from .demands import shown
@@ -27,6 +29,9 @@ from .results import Refused
 
 CHUNK: Final = 250
 """Records changed in one commit: some twenty milliseconds of work in which others cannot write."""
+
+CHUNK_OCTETS: Final = 1 << 20
+"""Octets of values beyond which a commit takes no more records: some twenty milliseconds again."""
 
 LAST: Final = "last"
 """Means the unit that began last, of those that somebody sees."""
@@ -62,7 +67,10 @@ def begin(  # noqa: PLR0913 - what is written down
     undoes: str = "",
     name: str = "",
 ) -> Operation:
-    """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it."""
+    """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it.
+
+    One that `undoes` another ends that; if there is such a unit already which has not ended, it is the answer.
+    """
     if isinstance(who, Anonymous):
         reason = "who changes many records at once has to be known"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
@@ -85,6 +93,24 @@ def finish(registry: Registry, operation: Operation) -> None:
 def asked(operation: Operation) -> dict[str, object]:
     """What somebody asked for."""
     return msgspec.json.decode(operation.asked, type=dict[str, object])
+
+
+class Chunk:
+    """What becomes of the records of one commit."""
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self._octets = 0
+
+    def add(self, *drafts: Draft) -> None:
+        """Take one more."""
+        self.drafts += drafts
+        self._octets += sum([len(value.data) for draft in drafts for value in draft.values])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more, because they are large."""
+        return self._octets >= CHUNK_OCTETS
 
 
 def noted(operation: Operation) -> str:
@@ -116,9 +142,40 @@ def found(registry: Registry, who: Identity, name: str) -> Operation:
     return operation
 
 
-def undoing(registry: Registry, operation: Operation) -> list[Operation]:
-    """The units that have undone this one, oldest first."""
-    return [each for each in operations.undoing(registry.ledger.log, operation.id) if each.ended]
+class Undos:
+    """Which units undo which, and whether that still counts: an undo may have been undone itself."""
+
+    def __init__(self, undos: Iterable[Undo]) -> None:
+        self._by: dict[str, list[Undo]] = {}
+        for each in undos:
+            self._by.setdefault(each.undoes, []).append(each)
+        ids = {name: [each.id for each in found] for name, found in self._by.items()}
+        self._stands: dict[str, bool] = {}
+        for name in TopologicalSorter(ids).static_order():
+            self._stands[name] = self.standing(name) is None
+
+    @classmethod
+    def of(cls, registry: Registry) -> Self:
+        """All there are."""
+        return cls(operations.undos(registry.ledger.log))
+
+    def standing(self, name: str) -> str | None:
+        """The unit that has undone this one, and was not undone itself."""
+        return next((each.id for each in self._by.get(name, ()) if each.ended and self._stands[each.id]), None)
+
+    def running(self, name: str) -> str | None:
+        """The unit that is undoing this one."""
+        return next((each.id for each in self._by.get(name, ()) if not each.ended), None)
+
+    def ended(self, name: str) -> list[str]:
+        """All units that undid this one, or one of these. If none stands, they have come to nothing together."""
+        found: list[str] = []
+        wanted = [name]
+        while wanted:
+            ids = [each.id for each in self._by.get(wanted.pop(), ()) if each.ended]
+            found += ids
+            wanted += ids
+        return found
 
 
 def _sees(facts: Facts, who: Identity, operation: Operation) -> bool:

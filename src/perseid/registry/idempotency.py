@@ -1,0 +1,196 @@
+"""Changes that are carried out once, however often they are asked for: requests that carry a key of their own.
+
+A client that hears nothing asks again with the same key, and is answered what it would have been answered. For a door:
+
+    keys = IdempotencyKeys(registry)                      # one for each process
+    with keys.claim(who, key, digest) as claim:           # digest: SHA-256 of method, path and body
+        if isinstance(claim, Fresh):
+            claim = keys.carry_out(claim, operation, who, DOOR, told)
+        ...                                               # Done, Known: answer it; Differs: 422; Pending: 409
+
+The row that keeps the key is written by the commit that makes the change (`perseid.ledger.answered`), so a process that
+is killed leaves both or neither. What was refused has changed nothing, and its key is free; a later try may succeed.
+
+The answer is kept for a day. Who repeats a request is not asked for rights again: it is their own answer. Of a long
+answer, and of all answers once something was erased from the ledger, only the entries are known that were made.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from perseid.ledger import answered
+from perseid.ledger.answered import Room
+from perseid.ledger.errors import LedgerError
+from perseid.ledger.requests import KEPT, Answer, Failed, Kept, Mint, Repeated, RestsOn
+from perseid.ledger.requests import Once as OnceInLedger
+from perseid.wire.codes import ResponseCode
+
+from .context import Operation
+from .identity import Anonymous, Identity
+from .registry import AlreadyDone, Once, Registry
+from .results import Refused
+
+MAX_KEY: Final = 255
+"""Octets of the longest key: room for every name that programs make, such as a UUID."""
+
+DIGEST_LENGTH: Final = 32
+"""Octets of a digest of a request: SHA-256."""
+
+HOURS_KEPT: Final = KEPT // 3_600_000_000
+"""For how many hours a key is kept."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Nothing with that key was carried out: it is this request's turn."""
+
+    caller: bytes
+    key: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It has been carried out now."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """It was carried out when it came before. Nothing was done now."""
+
+    status: int
+    body: bytes | None
+    """What was answered; None if only `seq` and `count` are known."""
+    seq: int
+    """The first entry that it made; 0 if it made none."""
+    count: int
+    """How many it made, from `seq` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """Another request with that key was carried out. Nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request with that key is being carried out. Nothing was done; ask again shortly."""
+
+
+Claim: TypeAlias = Fresh | Known | Differs | Pending
+
+
+class IdempotencyKeys:
+    """The keys of requests, in one process. For any number of threads."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._pending: set[tuple[bytes, bytes]] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def claim(self, who: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
+        """Say what is known of a key; if nothing is, it is the caller's until the block ends. Raises `Refused`.
+
+        `Pending` is about this process. Where another one carries out the same request, the ledger decides which of
+        them is the first, and `carry_out` answers the other one with its answer.
+        """
+        fresh = _fresh(who, key, digest)
+        place = fresh.caller, fresh.key
+        with self._lock:
+            is_mine = place not in self._pending
+            self._pending.add(place)
+        if not is_mine:
+            yield Pending()
+            return
+        try:
+            yield self._found(fresh) or self._admitted(fresh)
+        finally:
+            with self._lock:
+                self._pending.discard(place)
+
+    def carry_out(
+        self,
+        claim: Fresh,
+        operation: Operation[T],
+        who: Identity,
+        door: str,
+        told: Callable[[T], Answer],
+        note: str = "",
+        rests_on: RestsOn | None = None,
+    ) -> Done | Known | Differs:
+        """Carry out an operation that is one commit, and keep its key with it. Raises `Refused`.
+
+        `told` makes the answer of the result. It runs while others cannot write, so it should be quick.
+        """
+        once = Once(claim.caller, claim.key, claim.digest, told)
+        try:
+            result = self._registry.do(operation, who, door, note, rests_on, once=once)
+        except AlreadyDone as done:
+            return _judged(done.kept, claim)
+        except (Refused, LedgerError):
+            # Another process may have carried out the same meanwhile, and then this is why it was refused here.
+            if (known := self._found(claim)) is not None:
+                return known
+            raise
+        return Done(told(result))
+
+    def keep(self, claim: Fresh, answer: Answer) -> Done | Known | Differs:
+        """Keep the answer to what was done in several commits, or elsewhere, after it was done.
+
+        Who is killed before this leaves the key free, so what was done should bear to be asked for again: a unit that
+        is gone on with, say.
+        """
+        once = OnceInLedger(claim.caller, claim.key, claim.digest, lambda _: answer)
+        (outcome,) = self._registry.ledger.append(Mint(lambda _: (), once=once))
+        if isinstance(outcome, Repeated):
+            return _judged(outcome.kept, claim)
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return Done(answer)
+
+    def _found(self, claim: Fresh) -> Known | Differs | None:
+        kept = answered.find(self._registry.ledger.log, claim.caller, claim.key)
+        return None if kept is None else _judged(kept, claim)
+
+    def _admitted(self, claim: Fresh) -> Fresh:
+        """Refuse a key where there is no room for it."""
+        room = answered.room(self._registry.ledger.log, claim.caller)
+        if room is Room.THERE:
+            return claim
+        whose = "for you" if room is Room.NONE_FOR_CALLER else "for everybody together"
+        reason = f"as many keys of requests are kept {whose} as can be; each is kept for {HOURS_KEPT} hours"
+        advice = "ask for more in one request, ask without a key, or wait"
+        raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, advice)
+
+
+def caller_of(who: Identity) -> bytes:
+    """What stands for an identity where its keys are kept."""
+    return hashlib.sha256(str(who).encode("utf-8", "surrogatepass")).digest()
+
+
+def _fresh(who: Identity, key: bytes, digest: bytes) -> Fresh:
+    if isinstance(who, Anonymous):
+        reason = "a key of a request is that of somebody, and nobody has identified themselves"
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "identify yourself, or leave the key out")
+    if not 1 <= len(key) <= MAX_KEY:
+        reason = f"the key of a request has 1 to {MAX_KEY} octets, not {len(key)}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "make one at random, such as a UUID")
+    if len(digest) != DIGEST_LENGTH:
+        raise ValueError(f"a digest has {DIGEST_LENGTH} octets")
+    return Fresh(caller_of(who), key, digest)
+
+
+def _judged(kept: Kept, claim: Fresh) -> Known | Differs:
+    """What a kept request is to one with the same key."""
+    if kept.digest != claim.digest:
+        return Differs()
+    return Known(kept.status, kept.body, kept.seq, kept.count)

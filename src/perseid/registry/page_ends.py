@@ -1,0 +1,57 @@
+"""Where a page ended, for whoever asks for the next one: sealed, so that it tells nothing and nobody can make one up.
+
+A page may end at a record that its reader may not see, or at a private value of one. If such a place were told in the
+open, or places could be made up, the answers would show which entries have something in a range of an index, and
+private values could be guessed letter by letter.
+
+A place is sealed for one search, with a key that follows from the ledger (`Reading.secret`): it is good on every node
+and after every start, and nothing is kept for it.
+"""
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from perseid.ledger.reading import Reading
+
+MARK_OCTETS: Final = 8
+"""Of a digest that tells the keys of one entry apart."""
+
+_PURPOSE: Final = b"page ends"
+_PLACE = Struct(f">q{MARK_OCTETS}s")
+_SEALED_DIGITS: Final = 2 * (_PLACE.size + 16)  # of which 16 octets show that nobody changed it
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+
+
+class PageEnds:
+    """The ends of the pages of one search."""
+
+    def __init__(self, reading: Reading, search: object) -> None:
+        """`search` is what the places belong to; its `repr` tells it from all others."""
+        self._reading = reading
+        self._search = repr(search).encode("utf-8", "surrogatepass")
+
+    def told(self, seq: int, mark: bytes = b"") -> str:
+        """An entry, and a mark of its key, as a reader gets them."""
+        return self._cipher().encrypt(_PLACE.pack(seq, mark), [self._search]).hex()
+
+    def read(self, told: str) -> tuple[int, bytes] | None:
+        """The entry and the mark; None if no page of this search ended there."""
+        if len(told) != _SEALED_DIGITS or not _HEXADECIMAL.issuperset(told):
+            return None
+        try:
+            seq, mark = _PLACE.unpack(self._cipher().decrypt(bytes.fromhex(told), [self._search]))
+        except InvalidTag:
+            return None
+        return seq, mark
+
+    def _cipher(self) -> AESSIV:
+        return AESSIV(self._reading.secret(_PURPOSE))
+
+
+def mark(number: int, key: bytes) -> bytes:
+    """What tells a key in the range of this number from the others of an entry."""
+    return blake2b(number.to_bytes(2, "big") + key, digest_size=MARK_OCTETS).digest()

@@ -1,0 +1,191 @@
+"""What a bearer token is good for: which words, in which namespaces.
+
+A token acts as whoever made it, and a scope takes from that; it never adds. Every demand of an operation says what it
+reaches (`Demand.reach`): the words that it takes, and where. A token meets a demand only if its scope has all of these
+words, in that place. A demand that says nothing is met by no token: so it is with what is new, and with making tokens.
+
+    read        private values, names that are not published, and the history as administrators see it
+    find        the names of a namespace: list, find, log
+    mint        make, reserve and generate names
+    create      make a record under a chosen name, or under a reserved one
+    update      add, change and remove values; link; rewrite
+    publish     publish and unpublish
+    tombstone   put a tombstone on a record, and take it away
+    delete      delete records
+    transfer    change who administers: hand over, and all changes of administrators, groups and keys in records
+    namespaces  make namespaces, set their policies, home prefixes, change prefix handles
+    admin       what takes a server administrator: see the whole ledger, erase, ask for status and backups
+
+Changing values and changing who administers are two words, because with the second one somebody who has found a token
+could make themselves a right that outlives it. Administrators that a new record is made with are part of making it.
+A change of many records takes the words of its single changes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Self
+
+from perseid.names import Handle, InvalidName, prefixes
+from perseid.names.characters import fold
+from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
+from perseid.records.value import Value
+
+MAX_NAMESPACES: Final = 100
+"""Namespaces that one scope names. Who needs more means all of them, or should have several tokens."""
+
+BELOW: Final = ".*"
+"""Behind a prefix in a scope: all prefixes that are derived from it, and not itself."""
+
+_DECIDE_RIGHTS: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
+
+
+class Word(Enum):
+    """What a token may be good for."""
+
+    READ = "read"
+    FIND = "find"
+    MINT = "mint"
+    CREATE = "create"
+    UPDATE = "update"
+    PUBLISH = "publish"
+    TOMBSTONE = "tombstone"
+    DELETE = "delete"
+    TRANSFER = "transfer"
+    NAMESPACES = "namespaces"
+    ADMIN = "admin"
+
+
+READING: Final = frozenset((Word.READ, Word.FIND))
+"""The words that change nothing. What everybody may see, a token may see without them."""
+
+
+class InvalidScope(ValueError):
+    """A scope that no token can have; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What somebody would do with a right: the words that it takes, and where."""
+
+    words: frozenset[Word] = frozenset()
+    """All of them are needed. None at all: no token can do it."""
+    prefix: str = ""
+    """The namespace; empty for the server as a whole."""
+
+    @classmethod
+    def of(cls, handle: Handle, *words: Word) -> Self:
+        """For a record. Prefix handles belong to their namespaces, and only their word reaches them."""
+        if not handle.is_prefix_handle:
+            return cls(frozenset(words), handle.prefix)
+        kept = [word for word in words if word in (Word.READ, Word.TRANSFER, Word.ADMIN)]
+        return cls(frozenset(kept if Word.READ in kept else (*kept, Word.NAMESPACES)), handle.suffix)
+
+    @classmethod
+    def under(cls, prefix: str, *words: Word) -> Self:
+        """For a namespace as a whole."""
+        return cls(frozenset(words), prefix)
+
+    @classmethod
+    def everywhere(cls, *words: Word) -> Self:
+        """For the server as a whole: it takes a scope without limits."""
+        return cls(frozenset(words))
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing is changed."""
+        return bool(self.words) and self.words <= READING
+
+
+NO_TOKEN: Final = Reach()
+"""For what no token can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Words and namespaces. Made by `Scope.of`, which checks both."""
+
+    words: frozenset[Word]
+    namespaces: tuple[str, ...] | None = field(default=None)
+    """Prefixes with folded letters, in order; `12345.*` means those derived from 12345. None for all there are."""
+
+    @classmethod
+    def of(cls, words: Iterable[str | Word], namespaces: Iterable[str] | None) -> Self:
+        """A scope of words and prefixes as people write them; raises `InvalidScope`."""
+        found = frozenset(map(_word, words))
+        if not found:
+            raise InvalidScope(f"a token that may do nothing is of no use; name some of: {', '.join(WORDS)}")
+        if namespaces is None:
+            return cls(found)
+        places = tuple(sorted({_checked(prefix) for prefix in namespaces}))
+        if not places:
+            raise InvalidScope("a token that is good nowhere is of no use; name a namespace, or all of them")
+        if len(places) > MAX_NAMESPACES:
+            raise InvalidScope(f"{len(places):,} namespaces are too many for one token; {MAX_NAMESPACES} are the most")
+        if Word.ADMIN in found:
+            raise InvalidScope("admin is about the server as a whole: leave it out, or name no namespaces")
+        return cls(found, places)
+
+    def has_place(self, prefix: str) -> bool:
+        """Whether a namespace is one of those, or the server as a whole (empty) if there is no limit."""
+        if self.namespaces is None:
+            return True
+        place = fold(prefix)
+        for allowed in self.namespaces:
+            above = allowed.removesuffix(BELOW)
+            if place == allowed or (above != allowed and prefixes.is_derived(place, above)):
+                return True
+        return False
+
+    def lacks(self, reach: Reach) -> str:
+        """What is missing for something, for people; empty if nothing is."""
+        if not reach.words:
+            return "no token can do that"
+        if missing := [word.value for word in Word if word in reach.words - self.words]:
+            return f"its scope does not have the word {' nor the word '.join(missing)}"
+        if not self.has_place(reach.prefix):
+            return f"its scope is limited to {', '.join(self.namespaces or ())}"
+        return ""
+
+    @property
+    def places(self) -> str:
+        """The namespaces, for people."""
+        return "all namespaces" if self.namespaces is None else ", ".join(self.namespaces)
+
+    @property
+    def may(self) -> list[str]:
+        """The words, in their order."""
+        return [word.value for word in Word if word in self.words]
+
+
+WORDS: Final = tuple([word.value for word in Word])
+"""All words, as people write them."""
+
+
+def decides_rights(value: Value) -> bool:
+    """Whether a value says who may do what: administrators, groups and keys."""
+    return any(has_type(value.type, type_) for type_ in _DECIDE_RIGHTS)
+
+
+def words_for(values: Iterable[Value]) -> tuple[Word, ...]:
+    """The words that changing these values takes; one at least."""
+    found = {Word.TRANSFER if decides_rights(value) else Word.UPDATE for value in values}
+    return tuple(found) or (Word.UPDATE,)
+
+
+def _word(text: str | Word) -> Word:
+    if isinstance(text, Word):
+        return text
+    try:
+        return Word(text)
+    except ValueError:
+        raise InvalidScope(f"{text[:40]!r} is no word of a scope; they are: {', '.join(WORDS)}") from None
+
+
+def _checked(prefix: str) -> str:
+    """A prefix of a scope, with folded letters."""
+    try:
+        prefixes.check_prefix(prefix.removesuffix(BELOW))
+    except InvalidName as problem:
+        raise InvalidScope(f"{problem}; write a prefix, or a prefix and {BELOW} for those derived from it") from problem
+    return fold(prefix)

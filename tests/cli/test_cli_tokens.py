@@ -1,0 +1,198 @@
+"""`perseid token`: made, listed, shown, revoked; printed once; and what `check` says of them."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.cli import _token_checks
+from perseid.cli._place import registry_of
+from perseid.ledger import token_uses
+from perseid.registry.installation import Installation
+from perseid.registry.results import Refused
+from perseid.registry.scopes import WORDS
+from perseid.registry.token_text import PATTERN, Secret
+from perseid.registry.tokens import Tokens
+from tests.cli.installation import Site, refused, site
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Site:
+    return site(tmp_path, "--prefix", "12345")
+
+
+def create(of: Site, words: str = "--may read --everywhere") -> dict[str, Any]:
+    return dict(of.ok(f"token create {words} --json").json)
+
+
+def listed(of: Site, words: str = "") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in of.lines(f"token list {words} --json")]
+
+
+def test_a_token_is_printed_alone_and_once(here: Site) -> None:
+    done = here.ok("token create --may mint,update --may publish --namespace 12345 --label catalogue")
+    assert re.fullmatch(PATTERN + "\n", done.out)
+    secret = Secret.parse(done.out.strip())
+    assert secret.id in done.err
+    assert done.out.strip() not in done.err
+    assert f"perseid token revoke {secret.id}" in done.err
+    for words in ("token list", "token list --all --json", f"token show {secret.id}", "token show last --json", "log",
+                  f"history 0.SITE/TOKENS/{secret.id.upper()} --json", "check --quick"):  # fmt: skip
+        said = here.ok(words)
+        for hidden in (secret.text(), secret.text()[16:], secret.octets.hex(), secret.digest().hex()):
+            assert hidden not in said.out + said.err, words
+
+
+def test_what_json_has(here: Site) -> None:
+    made = create(here, "--may create,read --namespace 12345 --namespace 12345.* --days 30 --label 'the catalogue'")
+    assert set(made) == {"token", "id", "label", "maker", "may", "namespaces", "created", "expires"}
+    assert (made["label"], made["may"]) == ("the catalogue", ["read", "create"])
+    assert made["namespaces"] == ["12345", "12345.*"]
+    assert made["maker"].startswith("local:")
+    (item,) = listed(here)
+    assert item == {
+        **{name: value for name, value in made.items() if name != "token"},
+        "state": "counts",
+        "revoked": None,
+        "lastUsed": None,
+        "seq": item["seq"],
+    }
+    assert here.ok(f"token show {made['id']} --json").json == item
+    assert create(here)["namespaces"] is None
+
+
+def test_the_token_works(here: Site) -> None:
+    made = create(here, "--may mint --namespace 12345")
+    with Installation.open(here.directory) as installation:
+        who = Tokens(registry_of(installation)).authenticate(made["token"])
+        assert str(who).startswith(f"token:{made['id']} by local:")
+    here.ok(f"token revoke {made['id']}")
+    with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
+        Tokens(registry_of(installation)).authenticate(made["token"])
+    assert listed(here, "--all")[0]["lastUsed"] is not None
+
+
+def test_it_is_listed_and_shown_for_people(here: Site) -> None:
+    here.ok("token create --may mint,read --namespace 12345 --label 'the catalogue'")
+    (line,) = here.lines("token list")
+    assert re.fullmatch(
+        r"[a-z2-7]{8}  counts  until \d{4}-\d\d-\d\d  never used  local:\S+  read,mint  12345  the catalogue", line
+    )
+    facts = dict(re.split("  +", line, maxsplit=1) for line in here.lines("token show last"))
+    assert facts["may"] == "read, mint"
+    assert facts["last used"] == "never"
+    assert facts["state"] == "counts"
+    assert "revoked" not in facts
+    here.ok("token revoke last --note found")
+    assert here.ok("token list").out == ""
+    assert "  revoked  " in here.ok("token list --all").out
+    assert "revoked" in here.ok("token show last").out
+
+
+def test_it_acts_as_somebody(here: Site) -> None:
+    made = create(here, "--may read --namespace 12345 --as 300:0.NA/12345")
+    assert made["maker"] == "300:0.NA/12345"
+    assert [item["id"] for item in listed(here, "--as 300:0.NA/12345")] == [made["id"]]
+    assert listed(here, "--as 300:12345/nobody") == []
+    refused(here(f"token revoke {made['id']} --as 300:12345/nobody"), "may not revoke")
+    refused(here(f"token show {made['id']} --as 300:12345/nobody"), "there is no token", code=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--everywhere", "say what the token is good for"),
+        ("--may read", "say where the token is good"),
+        ("--may read --everywhere --namespace 12345", "not both"),
+        ("--may everything --everywhere", "is no word of a scope"),
+        ("--may admin --namespace 12345", "about the server as a whole"),
+        ("--may read --namespace 12345/x", "write a prefix"),
+        ("--may read --everywhere --days 0", "--days"),
+        ("--may read --everywhere --days 401", "--days"),
+    ],
+)
+def test_wrong_usage(here: Site, words: str, message: str) -> None:
+    done = here(f"token create {words}", environ={"COLUMNS": "300"})
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_what_is_refused(here: Site) -> None:
+    refused(here("token create --may read --namespace 777"), "not homed here", code=3)
+    refused(here("token create --may read --everywhere --as 300:12345/nobody"), "may not make a token")
+    refused(here("token create --may read --everywhere --label", "two\nlines"), "one line")
+    refused(here("token show zzzzzzzz"), "there is no token zzzzzzzz", code=3)
+    refused(here("token show last"), "there is no token yet", code=3)
+    refused(here("token revoke zzzzzzzz"), "there is no token zzzzzzzz", code=3)
+    assert here("token revoke").code == 2
+
+
+def test_a_token_that_was_found_is_recognised(here: Site) -> None:
+    made = create(here)
+    assert here.ok(f"token show {made['token']} --json").json["id"] == made["id"]
+    assert here.lines(f"token revoke {made['token']}") == [made["id"]]
+
+
+def test_all_that_somebody_made_are_revoked(here: Site) -> None:
+    ann = [create(here, "--may read --namespace 12345 --as 300:0.NA/12345")["id"] for _ in range(3)]
+    other = create(here)["id"]
+    assert sorted(here.lines(f"token revoke {ann[0]} --made-by 300:0.NA/12345")) == sorted(ann)
+    assert [item["id"] for item in listed(here)] == [other]
+    done = here.ok("token revoke --made-by 300:0.NA/12345")
+    assert (done.out, done.err) == ("", "perseid: no token that counts was made by 300:0.NA/12345\n")
+    assert here.ok(f"token revoke {other} --json").json == {"id": other, "label": "", "state": "revoked"}
+
+
+def test_the_words_are_all_explained(here: Site) -> None:
+    shown = here.ok("token create --help").out.partition("The words:")[2]
+    assert [word for word in WORDS if word not in shown] == []
+
+
+# Checked
+
+
+def findings(of: Site) -> Iterator[tuple[str, str]]:
+    for each in of.ok("check --quick --json").json["findings"]:
+        if each["about"] == "tokens":
+            yield each["level"], each["message"]
+
+
+def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(findings(here)) == []
+    first, second = create(here)["id"], create(here)["id"]
+    assert list(findings(here)) == [("ok", "2 count")]
+    here.ok(f"token revoke {second}")
+    assert list(findings(here)) == [("ok", "1 counts")]
+    monkeypatch.setattr(_token_checks, "UNUSED_DAYS", 0)
+    assert list(findings(here)) == [("note", f"nobody has used {first} for 0 days"), ("ok", "1 counts")]
+    for _ in range(6):
+        create(here)
+    assert next(findings(here))[1].endswith(" and 2 more for 0 days")
+
+
+def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = create(here)["id"]
+    monkeypatch.setattr(_token_checks, "UNUSED_DAYS", 1)
+    monkeypatch.setattr(_token_checks, "DAY", 0)
+    assert len(list(findings(here))) == 2
+    with Installation.open(here.directory) as installation:
+        token_uses.note(installation.log, made, 40_000)
+    assert list(findings(here)) == [("ok", "1 counts")]
+
+
+def test_check_tells_of_tokens_that_a_restore_brought_back(here: Site, tmp_path: Path) -> None:
+    made = create(here)
+    here.ok(f"backup {tmp_path}/full")
+    here.ok(f"token revoke {made['id']}")
+    again = Site(tmp_path / "again")
+    again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
+    note, ok = findings(again)
+    assert note[0] == "note"
+    assert note[1].startswith(f"{made['id']} counted when the backup was made")
+    assert ok == ("ok", "1 counts")
+    again.ok(f"token revoke {made['id']}")
+    create(again)
+    assert list(findings(again)) == [("ok", "1 counts")]

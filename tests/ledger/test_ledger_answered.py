@@ -1,0 +1,302 @@
+"""Requests with a key of their own: kept by the commit that carries them out, for a day, and within bounds."""
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select
+
+from perseid.ledger import answered, token_uses
+from perseid.ledger import ledger as ledgers
+from perseid.ledger.answered import Room, find, purge, room
+from perseid.ledger.answers import Answers
+from perseid.ledger.backup import save_backup
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.errors import Moved
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log import Log
+from perseid.ledger.redaction import redaction
+from perseid.ledger.requests import (
+    KEPT,
+    MAX_BODY,
+    Answer,
+    Append,
+    Appended,
+    Failed,
+    Lender,
+    Mint,
+    Minted,
+    Once,
+    Outcome,
+    Repeated,
+)
+from perseid.ledger.restore import restore
+from perseid.ledger.schema import idempotency
+from perseid.ledger.store import Store
+from perseid.ledger.verify import verify
+from tests.ledger.ledgers import Machine, change, key, log_of_today, look, open_store, secret, until, url
+
+CALLER, OTHER = bytes(32), b"\x01" * 32
+DIGEST, ANOTHER = b"\x02" * 32, b"\x03" * 32
+
+
+def once(name: bytes = b"k", digest: bytes = DIGEST, caller: bytes = CALLER, body: bytes | None = None) -> Once:
+    return Once(caller, name, digest, lambda seq: Answer(201, b"made %d" % seq if body is None else body))
+
+
+def with_key(request: Append, of: Once) -> Append:
+    return Append(request.draft, request.rests_on, once=of)
+
+
+def minting(of: Once, count: int = 2) -> Mint:
+    def make(lender: Lender) -> list[object]:
+        first = lender.lease(b"10.1 pattern", count, 0) if count else 0
+        return [change("", url("https://example.org/"), handle=f"10.1/{first + each}").draft for each in range(count)]
+
+    return Mint(make, once=of)  # type: ignore[arg-type]
+
+
+def one(log: Log, request: Append | Mint) -> Outcome:
+    return log.append([request])[0]
+
+
+def rows(log: Log) -> int:
+    with log.store.reading() as connection:
+        return int(connection.execute(select(func.count()).select_from(idempotency)).scalar_one())
+
+
+# Carried out once
+
+
+def test_a_request_that_comes_again_is_not_carried_out(log: Log) -> None:
+    request = with_key(change("x", url("https://example.org/")), once())
+    assert isinstance(one(log, request), Appended)
+    again = one(log, request)
+    assert isinstance(again, Repeated)
+    kept = again.kept
+    assert (kept.digest, kept.seq, kept.count, kept.status, kept.body) == (DIGEST, 1, 1, 201, b"made 1")
+    assert look(log).size == 1
+    assert find(log, CALLER, b"k") == kept
+    verify(log)
+
+
+def test_another_caller_or_key_is_another_request(log: Log) -> None:
+    for number, of in enumerate((once(), once(caller=OTHER), once(b"other")), 1):
+        assert one(log, with_key(change(str(number)), of)) == Appended(number, look(log).entry(number).at)
+    assert find(log, OTHER, b"other") is None
+
+
+def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -> None:
+    one(log, with_key(change("x"), once()))
+    again = one(log, with_key(change("y"), once(digest=ANOTHER)))
+    assert isinstance(again, Repeated)
+    assert again.kept.digest == DIGEST
+    assert look(log).size == 1
+
+
+def test_those_that_meet_in_one_commit_are_carried_out_once(log: Log) -> None:
+    first, second, third = log.append([with_key(change("x"), once()) for _ in range(3)])
+    assert isinstance(first, Appended)
+    assert isinstance(second, Repeated)
+    assert second == third
+
+
+def test_a_repetition_is_told_before_what_it_rests_on_has_moved(log: Log) -> None:
+    """Carrying it out is what has moved it."""
+    request = Append(change("x").draft, {key("x"): 0}, once=once())
+    assert isinstance(one(log, request), Appended)
+    assert isinstance(one(log, request), Repeated)
+
+
+def test_what_has_moved_or_failed_leaves_its_key_free(log: Log) -> None:
+    one(log, change("x"))
+    moved = Append(change("x").draft, {key("x"): 0}, once=once())
+    assert isinstance(one(log, moved), Moved)
+
+    def broken(_: int) -> Answer:
+        raise RuntimeError("no answer")
+
+    failed = one(log, with_key(change("y"), Once(CALLER, b"k", DIGEST, broken)))
+    assert isinstance(failed, Failed)
+    assert (rows(log), look(log).size) == (0, 1), "what cannot be answered was not carried out"
+    assert isinstance(one(log, with_key(change("y"), once())), Appended)
+
+
+def test_names_that_are_minted_are_minted_once(log: Log) -> None:
+    made = one(log, minting(once()))
+    assert isinstance(made, Minted)
+    again = one(log, minting(once()))
+    assert isinstance(again, Repeated)
+    assert (again.kept.seq, again.kept.count) == (1, 2)
+    assert one(log, minting(once(b"other"))) == Minted(("10.1/2", "10.1/3"), 3, look(log).entry(3).at)
+
+
+def test_where_nothing_is_appended_the_key_is_kept_all_the_same(log: Log) -> None:
+    made = one(log, minting(once(), 0))
+    assert isinstance(made, Minted)
+    again = one(log, minting(once(), 0))
+    assert isinstance(again, Repeated)
+    assert (again.kept.seq, again.kept.count, look(log).size) == (0, 0, 0)
+
+
+def test_a_long_answer_is_not_kept_but_what_was_done_is(log: Log) -> None:
+    for number, length in enumerate((MAX_BODY, MAX_BODY + 1), 1):
+        name = b"%d" % number
+        one(log, with_key(change(str(number)), once(name, body=bytes(length))))
+        kept = find(log, CALLER, name)
+        assert kept is not None
+        assert (kept.seq, kept.count, kept.status) == (number, 1, 201)
+        assert kept.body == (bytes(length) if length <= MAX_BODY else None)
+
+
+def test_many_that_ask_at_once_are_answered_alike(where: str, tmp_path: Path) -> None:
+    store = open_store(where)
+    store.upgrade()
+    first = log_of_today(store)
+    first.create(Signer.generate("ledger.example.org", bytes(32)))
+    nodes = [Ledger(log_of_today(open_store(where)), Answers(tmp_path / f"answers{each}")) for each in range(2)]
+    outcomes: list[Outcome] = []
+
+    def ask(ledger: Ledger) -> None:
+        outcomes.extend(ledger.append(minting(once())))
+
+    threads = [threading.Thread(target=ask, args=(ledger,)) for ledger in nodes for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for ledger in nodes:
+        ledger.close()
+    assert sorted(type(each).__name__ for each in outcomes) == ["Minted", *["Repeated"] * 11]
+    assert look(first).size == 2
+    store.close()
+
+
+# Kept for a day, within bounds
+
+
+def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
+    one(log, with_key(change("x"), once()))
+    machine.run(KEPT - 1)
+    assert find(log, CALLER, b"k") is not None
+    assert purge(log) == 0
+    assert isinstance(one(log, with_key(change("x"), once())), Repeated)
+    machine.run(1)
+    assert find(log, CALLER, b"k") is None
+    assert isinstance(one(log, with_key(change("x"), once(digest=ANOTHER))), Appended), "the key is free again"
+    kept = find(log, CALLER, b"k")
+    assert kept is not None
+    assert (kept.digest, rows(log)) == (ANOTHER, 1)
+
+
+def test_what_is_old_is_removed(log: Log, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered, "_AT_ONCE", 3)
+    for number in range(10):
+        one(log, with_key(change("x"), once(b"%d" % number)))
+        machine.run(KEPT // 10)
+    assert purge(log) == 1
+    machine.run(KEPT // 2)
+    assert purge(log) == 5
+    assert rows(log) == 4
+    machine.run(KEPT)
+    assert purge(log) == 4
+    assert rows(log) == 0
+    assert isinstance(one(log, with_key(change("x"), once(b"0"))), Appended)
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_whoever_looks_after_the_ledger_removes_it(
+    log: Log, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "PURGE_PAUSE", 0.0)
+    with Ledger(log, Answers(tmp_path / "answers")) as ledger:
+        ledger.append(with_key(change("x"), once()))
+        assert rows(log) == 1
+        machine.run(KEPT)
+        until(lambda: rows(log) == 0)
+
+
+def test_there_is_room_for_so_many_keys_and_no_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
+    monkeypatch.setattr(answered, "MAX_OF_ALL", 5)
+    assert room(log, CALLER) is Room.THERE
+    for number in range(3):
+        assert room(log, CALLER) is Room.THERE
+        one(log, with_key(change("x"), once(b"%d" % number)))
+    assert room(log, CALLER) is Room.NONE_FOR_CALLER
+    assert room(log, OTHER) is Room.THERE
+    for number in range(2):
+        one(log, with_key(change("x"), once(b"%d" % number, caller=OTHER)))
+    assert room(log, OTHER) is Room.NONE
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) -> None:
+    """It is asked with every request that has a key: by an index, and not row by row."""
+    with log.store.writing() as connection:
+        row = {"digest": DIGEST, "at": 1, "seq": 1, "count": 1, "status": 200, "body": bytes(9)}
+        several = [{"number": n, "caller": CALLER, "key": b"%d" % n, **row} for n in range(1, 2_000)]
+        connection.execute(insert(idempotency), several)
+        wanted = select(idempotency.c.number).where(idempotency.c.caller == CALLER)
+        plan = connection.exec_driver_sql(
+            "EXPLAIN QUERY PLAN " + str(wanted.compile(connection.engine, compile_kwargs={"literal_binds": False})),
+            (CALLER,),
+        ).all()
+    assert "COVERING INDEX idempotency_key" in plan[0][3]
+    assert room(log, CALLER) is Room.THERE
+
+
+# Erased, backed up
+
+
+def test_when_something_is_erased_answers_are_forgotten_and_what_was_done_is_not(log: Log) -> None:
+    one(log, with_key(change("x", url("https://example.org/private")), once(body=b"https://example.org/private")))
+    one(log, change("x", url("https://example.org/2")))
+    with log.reading() as reading:
+        request = redaction(reading, key("x"), 1, 1, ("cli", "local:alice"), "law")
+    log.append([request])
+    kept = find(log, CALLER, b"k")
+    assert kept is not None
+    assert (kept.body, kept.seq, kept.status) == (None, 1, 201)
+
+
+def test_an_old_secret_goes_from_answers_too(log: Log, where: str) -> None:
+    planted = b"the-planted-secret-20771"
+    one(log, with_key(change("key", secret(planted)), once(body=b"made with " + planted)))
+    log.append([change("key", secret(b"new"))])
+    log.forget()
+    if not where.startswith("postgresql"):
+        log.store.close()
+        for path in Path(where).parent.glob("ledger.db*"):
+            assert planted not in path.read_bytes()
+    else:
+        kept = find(log, CALLER, b"k")
+        assert kept is not None
+        assert kept.body is None
+
+
+def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path: Path) -> None:
+    one(log, with_key(change("x"), once()))
+    one(log, with_key(change("y"), once(b"long", body=bytes(MAX_BODY + 1))))
+    token_uses.note(log, "abcdefgh", 20_000)
+    kept = [find(log, CALLER, name) for name in (b"k", b"long")]
+    save_backup(log, tmp_path / "backup")
+    store = Store.sqlite(tmp_path / "again.db")
+    store.upgrade()
+    again = Log(store, machine.clock(), random.Random(2).randbytes)
+    restore([tmp_path / "backup"], again, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
+    assert [find(again, CALLER, name) for name in (b"k", b"long")] == kept
+    assert isinstance(one(again, with_key(change("x"), once())), Repeated)
+    assert isinstance(one(again, with_key(change("z"), once(b"new"))), Appended)
+    assert token_uses.last_days(again) == {"abcdefgh": 20_000}
+    store.close()
+
+
+def test_the_day_of_use_never_goes_back(log: Log) -> None:
+    assert token_uses.note(log, "abcdefgh", 5)
+    assert not token_uses.note(log, "abcdefgh", 5)
+    assert not token_uses.note(log, "abcdefgh", 4)
+    assert token_uses.note(log, "abcdefgh", 6)
+    assert token_uses.note(log, "zzzzzzzz", 1)
+    assert token_uses.last_days(log) == {"abcdefgh": 6, "zzzzzzzz": 1}

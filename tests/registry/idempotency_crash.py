@@ -1,0 +1,172 @@
+"""Kill whoever carries out requests with keys at random moments, and ask again: each is carried out once.
+
+Each round has a process that makes names, each with a key of its own, and is killed at some moment: before the commit,
+in it, behind it, before or after the answer was told. Another process then asks for the same with the same keys. Every
+key must have made one name, and whoever was told an answer must be told the same again.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.requests import Answer, Outcome, Request
+from perseid.ledger.verify import verify
+from perseid.records import Value
+from perseid.records.value import ValueRef
+from perseid.registry.facts import Rules
+from perseid.registry.idempotency import Done, Fresh, IdempotencyKeys, Known
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.minting import Maker, Mint
+from perseid.registry.operations import Home
+from perseid.registry.registry import Registry
+from perseid.registry.results import Minted
+from tests.ledger.crash import Place
+from tests.ledger.ledgers import log_of_today, open_store
+from tests.registry.registries import OPERATOR, add_namespace, admin
+
+WHO = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
+LONGEST = 0.4  # seconds that anybody works
+
+
+def create(place: Place, signer: Signer) -> None:
+    """A ledger with a namespace."""
+    store = open_store(place.where)
+    store.upgrade()
+    log_of_today(store).create(signer)
+    store.close()
+    with place.open() as ledger:
+        registry = Registry(ledger, Rules())
+        registry.do(Home("0.NA/0.NA"), OPERATOR, "cli")
+        add_namespace(registry, "12345", "free", admin(100, "300:0.NA/12345"))
+
+
+def told(minted: Minted) -> Answer:
+    return Answer(201, " ".join(map(str, minted.handles)).encode())
+
+
+def ask(registry: Registry, keys: IdempotencyKeys, number: int) -> str:
+    """Make a name with the key of this number; its name."""
+    key = b"key-%d" % number
+    order = Mint(Maker.of(registry), "12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
+    with keys.claim(WHO, key, hashlib.sha256(key).digest()) as claim:
+        found = keys.carry_out(claim, order, WHO, "http", told) if isinstance(claim, Fresh) else claim
+    if isinstance(found, Done):
+        return found.answer.body.decode()
+    assert isinstance(found, Known), found
+    assert found.body is not None
+    return found.body.decode()
+
+
+def work(place: Place, first: int, count: int, dies_after: float | None) -> dict[int, str]:
+    """Have a process ask for so many names, and kill it after a while; what it was told by then."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            with place.open() as ledger:
+                registry = Registry(ledger, Rules())
+                keys = IdempotencyKeys(registry)
+                os.write(writing, b"ready\n")
+                for number in range(first, first + count):
+                    os.write(writing, f"{number} {ask(registry, keys, number)}\n".encode())
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
+            traceback.print_exc()
+        os._exit(1)
+    os.close(writing)
+    answers: dict[int, str] = {}
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        assert pipe.readline() == "ready\n"
+        if dies_after is not None:
+            time.sleep(dies_after)
+            os.kill(pid, signal.SIGKILL)
+        for line in pipe:
+            if line.endswith("\n"):
+                key, name = line.split()
+                answers[int(key)] = name
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or status == 0, f"the process ended with {status}"
+    return answers
+
+
+def die_after_commit(place: Place, number: int) -> None:
+    """Have a process carry out a request, and be killed when it is durable and nobody has been told."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with place.open() as ledger:
+                append = ledger.append
+
+                def last_words(*requests: Request) -> list[Outcome]:
+                    append(*requests)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                    raise AssertionError("nobody survives that")
+
+                ledger.append = last_words  # type: ignore[method-assign]
+                registry = Registry(ledger, Rules())
+                ask(registry, IdempotencyKeys(registry), number)
+        except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
+            traceback.print_exc()
+        os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), f"the process ended with {status}"
+
+
+def check(place: Place, answers: dict[int, str]) -> None:
+    """Every key has made one name, the one that was answered."""
+    with place.open() as ledger:
+        with ledger.reading() as reading:
+            leads = {
+                change.handle: reading.entry(change.seq).record()[0].data.decode()
+                for change in reading.current()
+                if change.handle.startswith("12345/")
+            }
+        assert {name: f"https://example.org/{number}" for number, name in answers.items()} == leads
+        verify(ledger.log)
+
+
+def run(place: Place, rounds: int, seed: int, say: Callable[[str], None] = print) -> None:
+    """Kill so many; what each left undone the next one does."""
+    chance = random.Random(seed)
+    answers: dict[int, str] = {}
+    each = 10_000  # more than anybody gets to
+    for number in range(rounds):
+        first = max(0, len(answers) - 2)  # what was told last is asked for again, too
+        found = work(place, first, each, chance.uniform(0, LONGEST))
+        for key, name in found.items():
+            assert answers.setdefault(key, name) == name, f"key {key} was answered otherwise"
+        say(f"round {number}: {len(answers)} names")
+    last = work(place, 0, len(answers) + 1, None)
+    assert all(last[key] == name for key, name in answers.items())
+    check(place, last)
+
+
+@contextmanager
+def sqlite_place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(f"{folder}/ledger.db", Path(folder))
+        create(place, Signer.generate("ledger.example.org", bytes(range(32))))
+        yield place
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="kill whoever carries out requests with keys, and ask again")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    options = parser.parse_args()
+    with sqlite_place() as place:
+        run(place, options.rounds, options.seed)
+
+
+if __name__ == "__main__":
+    main()

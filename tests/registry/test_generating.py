@@ -1,0 +1,164 @@
+"""The generator of suffixes (seed 000): three ways to a new name, what each keeps, and what nine characters say."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from perseid.ledger.clock import SECOND
+from perseid.ledger.entry import State
+from perseid.names import Handle, InvalidName, pilin
+from perseid.records import AdminPermission, Value, ValueRef
+from perseid.registry.generating import HOW_IT_COUNTS, Making, described, explain, order
+from perseid.registry.identity import Identity
+from perseid.registry.minting import Maker, Mint, mint
+from perseid.registry.namespaces import AddNamespace
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy_keys import Who
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import NOW, Machine
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, key_holder, registry_in_memory
+from tests.strategies import milliseconds
+
+ANN = key_holder(300, "98765/ann")
+STRANGER = key_holder(300, "98765/stranger")
+PILIN = replace(PROFILES["pilin"], authority=False)
+
+
+def make(registry: Registry, making: Making, who: Identity, count: int = 1, where: str = "102.100.272") -> list[Handle]:
+    values = (Value.text(1, "URL", "https://example.org/"),) if making is Making.MINT else ()
+    owner = None if making is Making.GENERATE else ValueRef(300, "98765/ann")
+    asked = order(making, Maker.of(registry), where, count, values=values, owner=owner)
+    return [name for made in mint(registry, asked, who, "http") for name in made.handles]
+
+
+def state(registry: Registry, name: Handle) -> State:
+    with registry.facts() as facts:
+        return facts.held(name).state
+
+
+# Three ways
+
+
+def test_each_way_keeps_what_it_says() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "102.100.272", PILIN)
+        before = _size(registry)
+        generated = make(registry, Making.GENERATE, OPERATOR, 3)
+        assert _size(registry) == before, "a lease is no entry"
+        reserved = make(registry, Making.RESERVE, OPERATOR, 2)
+        minted = make(registry, Making.MINT, OPERATOR, 2)
+        assert [state(registry, name) for name in generated] == [State.ABSENT] * 3
+        assert [state(registry, name) for name in reserved] == [State.RESERVED] * 2
+        assert [state(registry, name) for name in minted] == [State.NORMAL] * 2
+        assert len({*generated, *reserved, *minted}) == 7
+        assert _size(registry) == before + 4
+
+
+def test_p6_a_generated_name_is_never_given_again_whatever_the_clock_and_the_way() -> None:
+    """The lease is durable: also after the clock stepped back, and by every other way."""
+    machine = Machine()
+    with registry_in_memory(machine) as registry:
+        add_namespace(registry, "102.100.272", PILIN)
+        names: list[Handle] = []
+        for making in (Making.GENERATE, Making.MINT, Making.GENERATE, Making.RESERVE, Making.GENERATE):
+            names += make(registry, making, OPERATOR, 5)
+            machine.wall -= SECOND
+        assert len(set(names)) == 25
+        first = pilin.from_unix_ns(NOW * 1000)
+        assert sorted(pilin.decode(name.suffix) for name in names) == list(range(first, first + 25))
+
+
+def test_p6_the_lease_outlives_the_process(registry: Registry) -> None:
+    """On both back ends: it is in the ledger's own tables, not in memory."""
+    add_namespace(registry, "102.100.272", PILIN)
+    names = make(registry, Making.GENERATE, OPERATOR, 4)
+    again = Registry(registry.ledger, registry.rules)
+    assert set(make(again, Making.GENERATE, OPERATOR, 4)).isdisjoint(names)
+
+
+@pytest.mark.parametrize("making", Making)
+def test_s13_every_way_demands_the_same_right(making: Making) -> None:
+    with registry_in_memory() as registry:
+        adder = admin(100, "300:98765/ann", AdminPermission.ADD_HANDLE)
+        registry.do(AddNamespace("102.100.272", PILIN, (adder,)), OPERATOR, "cli")
+        make(registry, making, ANN)
+        for who, code in (
+            (NOBODY, ResponseCode.AUTHENTICATION_NEEDED),
+            (STRANGER, ResponseCode.INVALID_ADMIN),
+        ):
+            with pytest.raises(Refused, match="who_may_mint") as caught:
+                make(registry, making, who)
+            assert caught.value.code is code
+        registry.do(AddNamespace("10.7", replace(PILIN, who_may_mint=Who.SERVER), (adder,)), OPERATOR, "cli")
+        with pytest.raises(Refused, match="who_may_mint"):
+            make(registry, making, ANN, where="10.7")
+
+
+def test_what_has_no_record_has_no_values_and_no_owner() -> None:
+    with registry_in_memory() as registry:
+        maker = Maker.of(registry)
+        values = (Value.text(1, "URL", "https://example.org/"),)
+        for making in (Making.RESERVE, Making.GENERATE):
+            with pytest.raises(Refused, match="has no values"):
+                order(making, maker, "102.100.272", values=values)
+        with pytest.raises(Refused, match="has no owner"):
+            order(Making.GENERATE, maker, "102.100.272", owner=ValueRef(300, "98765/ann"))
+        reserving = order(Making.RESERVE, maker, "102.100.272", 2)
+        assert isinstance(reserving, Mint)
+        assert (reserving.reserve, reserving.count, reserving.where) == (True, 2, "102.100.272")
+    assert len({making.text for making in Making}) == 3
+
+
+def test_cordra_names_are_generated_too() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "2000.01", "cordra")
+        (name,) = make(registry, Making.GENERATE, OPERATOR, where="2000.01")
+        assert len(name.suffix) == 32
+        told = described(PROFILES["cordra"], name)
+        assert str(told["uuid"]).replace("-", "").upper() == name.suffix
+
+
+def _size(registry: Registry) -> int:
+    with registry.facts() as facts:
+        return facts.reading.size
+
+
+# Nine characters
+
+
+@given(milliseconds())
+def test_p1_the_characters_add_up_to_the_millisecond(number: int) -> None:
+    suffix = pilin.encode(number)
+    parts = explain(suffix)
+    assert sum(part.milliseconds for part in parts) == number
+    assert "".join(part.character for part in parts) == suffix
+    assert [part.place for part in parts] == list(range(1, 10))
+    assert explain(suffix.lower()) == parts
+    assert parts[0].to_json()["step"] == 1
+
+
+def test_each_character_is_explained_in_words() -> None:
+    texts = [part.text for part in explain("D7J1G0DQH")]
+    assert texts[0] == "D is 12, counted in steps of 1 millisecond"
+    assert texts[3] == "1 is 1, counted in steps of about 29.8 seconds"
+    assert texts[5] == "0 is 0, counted in steps of about 8 hours"
+    assert texts[8] == "H is 15, counted in steps of about 27 years"
+    assert "1582-10-15" in HOW_IT_COUNTS
+    assert "9 characters" in HOW_IT_COUNTS
+
+
+@pytest.mark.parametrize("suffix", ["", "D7J1G0DQ", "D7J1GODQH", "D7J1G0DQ0", "D7J1G0DQHX"])
+def test_p7_what_is_no_suffix_is_refused(suffix: str) -> None:
+    with pytest.raises(InvalidName):
+        explain(suffix)
+
+
+def test_what_a_scheme_tells_of_a_name() -> None:
+    name = Handle.parse("102.100.272/D7J1G0DQH")
+    assert described(PROFILES["pilin"], name)["time"] == "2007-09-17T07:14:50.919Z"
+    assert described(PROFILES["free"], name) == {}
+    assert described(PROFILES["pilin"], Handle.parse("102.100.272/nothing")) == {}
+    assert described(Policy(scheme="no-such-scheme", profile="own"), name) == {}

@@ -1,0 +1,356 @@
+"""Requests with keys, as a door uses them: answered again, never carried out twice, whoever is killed when."""
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger import answered
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.errors import TooBusy
+from perseid.ledger.requests import KEPT, MAX_BODY, Answer
+from perseid.names import Handle
+from perseid.records import Value
+from perseid.registry import units
+from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.idempotency import Claim, Differs, Done, Fresh, IdempotencyKeys, Known, Pending, caller_of
+from perseid.registry.identity import Identity
+from perseid.registry.life import Publish, Unpublish
+from perseid.registry.minting import Generate, Maker, Mint
+from perseid.registry.operations import Create, Delete
+from perseid.registry.registry import AlreadyDone, Once, Registry
+from perseid.registry.results import Changed, Minted, Refused
+from perseid.wire.codes import ResponseCode
+from tests.ledger.crash import Place
+from tests.ledger.ledgers import SIGNER, Machine
+from tests.registry import idempotency_crash
+from tests.registry.registries import NOBODY, OPERATOR, handle, registry_in_memory
+from tests.registry.tokened import ANN, RULES, furnish, scope, shown
+
+URL = Value.text(1, "URL", "https://example.org/")
+NEW = Create(handle("12345/new"), (URL,))
+
+
+@pytest.fixture
+def here(registry: Registry) -> Registry:
+    """A registry on each back end."""
+    furnish(registry)
+    return registry
+
+
+@pytest.fixture
+def there(machine: Machine) -> Iterator[Registry]:
+    """A registry where one back end is enough."""
+    with registry_in_memory(machine, RULES) as made:
+        furnish(made)
+        yield made
+
+
+def digest(body: str = "") -> bytes:
+    return hashlib.sha256(b"POST\0/api\0" + body.encode()).digest()
+
+
+def changed(found: Changed) -> Answer:
+    return Answer(201, f"{found.handle} {found.seq}".encode())
+
+
+def minted(found: Minted) -> Answer:
+    return Answer(201, "\n".join(map(str, found.handles)).encode())
+
+
+def ask(
+    keys: IdempotencyKeys,
+    operation: Operation[Changed] = NEW,
+    who: Identity = OPERATOR,
+    key: bytes = b"key",
+    body: str = "",
+) -> Done | Known | Differs | Pending:
+    with keys.claim(who, key, digest(body)) as claim:
+        return keys.carry_out(claim, operation, who, "http", changed) if isinstance(claim, Fresh) else claim
+
+
+def size(registry: Registry) -> int:
+    with registry.ledger.reading() as reading:
+        return reading.size
+
+
+# Answered again
+
+
+def test_a_request_that_comes_again_gets_its_answer_again(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    first = ask(keys)
+    assert isinstance(first, Done)
+    before = size(here)
+    for again in (ask(keys), ask(IdempotencyKeys(here))):
+        assert again == Known(201, first.answer.body, before, 1)
+    assert size(here) == before
+    assert first.answer.body == b"12345/new %d" % before
+
+
+def test_another_body_with_the_same_key(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    ask(keys)
+    before = size(here)
+    assert ask(keys, Create(handle("12345/other"), (URL,)), body="other") == Differs()
+    assert size(here) == before
+
+
+def test_keys_are_those_of_an_identity(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    who: list[Identity] = [OPERATOR, ANN, shown(here, ANN, scope("create")), shown(here, ANN, scope("create"))]
+    assert len({caller_of(each) for each in who}) == 4
+    for number, each in enumerate(who):
+        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), each), Done)
+    for each in who:
+        assert isinstance(ask(keys, NEW, each), Known)
+
+
+def test_a_key_is_free_after_a_day(here: Registry, machine: Machine) -> None:
+    keys = IdempotencyKeys(here)
+    ask(keys)
+    machine.run(KEPT)
+    assert isinstance(ask(keys, Create(handle("12345/other"), (URL,)), body="other"), Done)
+
+
+def test_names_are_minted_once(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    found: list[bytes] = []
+    for order in (Mint(Maker.of(here), "12345", 3, values=(URL,)), Generate(Maker.of(here), "12345", 3)):
+        key = secrets.token_bytes(16)
+        for _ in range(2):
+            with keys.claim(OPERATOR, key, digest()) as claim:
+                done = keys.carry_out(claim, order, OPERATOR, "http", minted) if isinstance(claim, Fresh) else claim
+            assert isinstance(done, Done | Known)
+            body = done.answer.body if isinstance(done, Done) else done.body
+            assert body is not None
+            found.append(body)
+    assert found[0] == found[1] != found[2] == found[3]
+    assert len(found[0].split()) == len(found[2].split()) == 3
+
+
+def test_what_changed_nothing_is_answered_again_too(there: Registry) -> None:
+    """Otherwise a request that comes late would do what it did not do the first time."""
+    keys = IdempotencyKeys(there)
+    there.do(NEW, OPERATOR, "cli")
+    publish = Publish(NEW.handle)
+    first = ask(keys, publish)
+    assert isinstance(first, Done)
+    there.do(Unpublish(NEW.handle), OPERATOR, "cli")
+    before = size(there)
+    assert ask(keys, publish) == Known(201, first.answer.body, 0, 0)
+    assert size(there) == before
+
+
+def test_of_a_long_answer_only_what_was_done_is_known(there: Registry) -> None:
+    keys = IdempotencyKeys(there)
+    for _ in range(2):
+        with keys.claim(OPERATOR, b"key", digest()) as claim:
+            if isinstance(claim, Fresh):
+                long = Answer(201, bytes(MAX_BODY + 1))
+                assert keys.carry_out(claim, NEW, OPERATOR, "http", lambda _: long) == Done(long)  # noqa: B023
+            else:
+                assert claim == Known(201, None, size(there), 1)
+
+
+def test_what_was_refused_may_be_tried_again(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    for _ in range(2):
+        with pytest.raises(Refused) as caught:
+            ask(keys, Delete(NEW.handle))
+        assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+    here.do(NEW, OPERATOR, "cli")
+    assert isinstance(ask(keys, Delete(NEW.handle)), Done)
+    assert isinstance(ask(keys, Delete(NEW.handle)), Known)
+
+
+def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry) -> None:
+    keys = IdempotencyKeys(here)
+    answer = Answer(202, b"the operation")
+    with keys.claim(OPERATOR, b"key", digest()) as claim:
+        assert isinstance(claim, Fresh)
+        unit = units.begin(here, "test", {}, OPERATOR, "http")
+        units.end(here, unit)
+        assert keys.keep(claim, answer) == Done(answer)
+        assert keys.keep(claim, Answer(500, b"")) == Known(202, b"the operation", 0, 0)
+        assert keys.keep(replace(claim, digest=digest("x")), answer) == Differs()
+    with keys.claim(OPERATOR, b"key", digest()) as again:
+        assert again == Known(202, b"the operation", 0, 0)
+
+
+# At the same time
+
+
+def test_while_it_is_being_carried_out(there: Registry) -> None:
+    keys = IdempotencyKeys(there)
+    with keys.claim(OPERATOR, b"key", digest()) as first:
+        assert isinstance(first, Fresh)
+        assert ask(keys) == Pending()
+        assert ask(keys, body="other") == Pending()
+        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), key=b"other"), Done)
+        assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), ANN), Done)
+    assert isinstance(ask(keys), Done)
+
+
+def test_a_claim_ends_with_its_block_however_that_ends(there: Registry) -> None:
+    keys = IdempotencyKeys(there)
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), keys.claim(OPERATOR, b"key", digest()):
+            raise error
+    assert isinstance(ask(keys), Done)
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """An operation before, or after, whose decision something else happens."""
+
+    operation: Operation[Changed]
+    happens: list[Callable[[], object]]
+    first: bool
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        if self.first and self.happens:
+            self.happens.pop()()
+        plan = self.operation.decide(context)
+        if self.happens:
+            self.happens.pop()()
+        return plan
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("body", ["", "other"])
+def test_another_process_does_the_same_meanwhile(here: Registry, first: bool, body: str) -> None:
+    """Whether this one has decided before or after that: it gets the other one's answer, and does nothing."""
+    keys, others = IdempotencyKeys(here), IdempotencyKeys(here)
+    done: list[Claim | Done] = []
+    late = Meanwhile(NEW, [lambda: done.append(ask(others, body=body))], first)
+    found = ask(keys, late)
+    (other,) = done
+    assert isinstance(other, Done)
+    if body:
+        assert found == Differs()
+    else:
+        assert found == Known(201, other.answer.body, size(here), 1)
+    with here.ledger.reading() as reading:
+        assert len(list(reading.history(b"12345/NEW"))) == 1
+
+
+def test_many_at_once_are_carried_out_once(here: Registry) -> None:
+    several = [IdempotencyKeys(here) for _ in range(3)]
+    order = Mint(Maker.of(here), "12345", values=(URL,))
+    found: list[object] = []
+
+    def work(keys: IdempotencyKeys) -> None:
+        for _ in range(20):
+            with keys.claim(OPERATOR, b"key", digest()) as claim:
+                done = keys.carry_out(claim, order, OPERATOR, "http", minted) if isinstance(claim, Fresh) else claim
+            found.append(done)
+
+    before = size(here)
+    threads = [threading.Thread(target=work, args=(keys,)) for keys in several for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert size(here) == before + 1
+    bodies = {
+        each.answer.body if isinstance(each, Done) else each.body for each in found if isinstance(each, Done | Known)
+    }
+    assert len(bodies) == 1
+    assert sum(isinstance(each, Done) for each in found) == 1
+    assert len(found) == 180
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("who", "key", "code"),
+    [
+        (OPERATOR, b"", ResponseCode.INVALID_VALUE),
+        (OPERATOR, bytes(256), ResponseCode.INVALID_VALUE),
+        (NOBODY, b"key", ResponseCode.AUTHENTICATION_NEEDED),
+    ],
+)
+def test_what_is_no_key(there: Registry, who: Identity, key: bytes, code: ResponseCode) -> None:
+    with pytest.raises(Refused) as caught:
+        ask(IdempotencyKeys(there), NEW, who, key)
+    assert caught.value.code is code
+
+
+@pytest.mark.parametrize("key", [b"\0", bytes(255), "schlüssel".encode(), b"'; DROP TABLE entries; --"])
+def test_any_octets_are_a_key(here: Registry, key: bytes) -> None:
+    keys = IdempotencyKeys(here)
+    assert isinstance(ask(keys, key=key), Done)
+    assert isinstance(ask(keys, key=key), Known)
+
+
+def test_a_digest_has_its_length(there: Registry) -> None:
+    with pytest.raises(ValueError, match="32 octets"), IdempotencyKeys(there).claim(OPERATOR, b"key", b"short"):
+        pass
+
+
+def test_where_there_is_no_room_a_key_is_refused_and_a_known_one_is_answered(
+    there: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = IdempotencyKeys(there)
+    ask(keys)
+    with monkeypatch.context() as patch:
+        patch.setattr(answered, "MAX_OF_ONE", 1)
+        assert isinstance(ask(keys), Known)
+        with pytest.raises(Refused, match="kept for you as can be; each is kept for 24 hours") as caught:
+            ask(keys, key=b"another")
+        assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
+        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Done)
+    monkeypatch.setattr(answered, "MAX_OF_ALL", 2)
+    with pytest.raises(Refused, match="for everybody together"):
+        ask(keys, key=b"another")
+
+
+def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object, **__: object) -> object:
+        raise TooBusy("later")
+
+    keys = IdempotencyKeys(there)
+    with monkeypatch.context() as patch:
+        patch.setattr(there, "do", busy)
+        with pytest.raises(TooBusy):
+            ask(keys)
+    assert isinstance(ask(keys), Done)
+
+
+def test_the_registry_says_what_is_kept(there: Registry) -> None:
+    once = Once(bytes(32), b"key", digest(), changed)
+    made = there.do(NEW, OPERATOR, "cli", once=once)
+    with pytest.raises(AlreadyDone) as caught:
+        there.do(Create(Handle.parse("12345/2"), (URL,)), OPERATOR, "cli", once=once)
+    assert caught.value.kept.seq == made.seq
+
+
+# Killed
+
+
+def test_whoever_is_killed_has_done_it_once_or_not_at_all(where: str, tmp_path: Path) -> None:
+    place = Place(where, tmp_path)
+    idempotency_crash.create(place, SIGNER)
+    idempotency_crash.run(place, 6, 20260101)
+
+
+def test_killed_behind_the_commit_and_before_the_answer(where: str, tmp_path: Path) -> None:
+    """The very moment that a key is for."""
+    place = Place(where, tmp_path)
+    idempotency_crash.create(place, Signer.generate("ledger.example.org", bytes(range(32))))
+    idempotency_crash.die_after_commit(place, 7)
+    with place.open() as ledger:
+        before = ledger.log
+        with before.reading() as reading:
+            entries = reading.size
+        registry = Registry(ledger, RULES)
+        name = idempotency_crash.ask(registry, IdempotencyKeys(registry), 7)
+        with before.reading() as reading:
+            assert reading.size == entries, "it was not carried out again"
+            assert reading.entry(entries).handle == name

@@ -1,0 +1,60 @@
+"""What the tests of tokens share: a namespace with two administrators whose keys are held here, and their tokens."""
+
+import secrets
+from collections.abc import Iterable
+
+from perseid.records import AdminPermission, Permission, Value
+from perseid.registry.authorisation import Settings
+from perseid.registry.facts import Rules
+from perseid.registry.identity import Identity, Tokened
+from perseid.registry.operations import Create
+from perseid.registry.registry import Registry
+from perseid.registry.scopes import Scope, Word
+from perseid.registry.token_text import Secret
+from perseid.registry.tokens import CreateToken, Tokens
+from tests.registry.administration import ref
+from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder
+
+ANN = key_holder(300, "0.NA/12345")
+"""Administers the namespace and its records."""
+BEA = key_holder(301, "0.NA/12345")
+"""May change who administers the namespace, and nothing else."""
+SERVER = key_holder(300, "0.NA/0.NA")
+"""Runs the server."""
+
+RULES = Rules(Settings(server_admins=(ref("300:0.NA/0.NA"),), server_admin_full_access=True))
+
+
+def key(index: int, data: str = "a secret") -> Value:
+    return Value(index, "HS_SECKEY", data.encode(), permissions=Permission(0x0C))
+
+
+def furnish(registry: Registry) -> None:
+    """Two namespaces, and the keys of those who administer them."""
+    prefix_values = (
+        admin(100, "300:0.NA/12345"),
+        admin(101, "301:0.NA/12345", AdminPermission.MODIFY_ADMIN),
+        key(300),
+        key(301),
+    )
+    add_namespace(registry, "12345", "free", *prefix_values)
+    add_namespace(registry, "20.500", "free", admin(100, "300:0.NA/12345"))
+    registry.do(Create(handle("0.NA/0.NA"), (key(300, "root"),)), OPERATOR, "cli")
+
+
+def scope(*words: str | Word, where: Iterable[str] | None = ("12345",)) -> Scope:
+    return Scope.of(words or tuple(Word), where)
+
+
+def make(
+    registry: Registry, who: Identity, limits: Scope | None = None, *, label: str = "", days: float = 90
+) -> Secret:
+    """A token of somebody."""
+    secret = Secret.new(secrets.token_bytes)
+    registry.do(CreateToken(secret, limits or scope("read"), label, int(days * 86_400)), who, "cli")
+    return secret
+
+
+def shown(registry: Registry, who: Identity, limits: Scope | None = None) -> Tokened:
+    """Whoever shows a new token of somebody."""
+    return Tokens(registry).authenticate(make(registry, who, limits).text())
