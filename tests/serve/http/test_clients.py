@@ -1,0 +1,165 @@
+"""Whose request it is: headers about that are believed from trusted networks, and from nobody else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.http.clients import FORWARDING, Peer, client_of
+from perseid.serve.http.messages import Client
+from perseid.serve.limits import Networks
+
+TRUSTED = Networks(["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"])
+PROXY = "10.0.0.1"
+
+
+def told(
+    *headers: tuple[str, str], peer: str = PROXY, secure: bool = False, certificate: bytes | None = None
+) -> Client:
+    return client_of(peer, secure, certificate, headers, TRUSTED)
+
+
+def forwarded(*values: str, peer: str = PROXY) -> Client:
+    return told(*(("x-forwarded-for", value) for value in values), peer=peer)
+
+
+# Strangers
+
+
+@pytest.mark.parametrize("name", sorted(FORWARDING))
+@pytest.mark.parametrize("secure", [False, True])
+def test_strangers_are_not_believed(name: str, secure: bool) -> None:
+    for value in ("127.0.0.1", "https", "for=127.0.0.1;proto=https"):
+        client = told((name, value), peer="192.0.2.1", secure=secure, certificate=b"DER")
+        assert client == Client("192.0.2.1", secure, certificate=b"DER")
+
+
+def test_somebody_on_this_machine_is_local() -> None:
+    for host in ("127.0.0.1", "127.9.9.9", "::1"):
+        assert client_of(host, False, None, [("accept", "*/*")], Networks(())) == Client(host, local=True)
+    assert not client_of("192.0.2.1", False, None, (), Networks(())).local
+
+
+@pytest.mark.parametrize("name", sorted(FORWARDING))
+@pytest.mark.parametrize("peer", ["127.0.0.2", "127.0.0.1", "::1"])
+def test_what_was_passed_on_is_not_this_machines_own(name: str, peer: str) -> None:
+    """Neither from a program here that nobody trusts (127.0.0.2, ::1), nor from a proxy here that is trusted."""
+    for value in ("127.0.0.1", "", "x"):
+        client = told((name, value), peer=peer)
+        assert not client.local
+        assert not client.private
+        assert client.trusted is (peer == "127.0.0.1")
+
+
+# Trusted proxies
+
+
+@pytest.mark.parametrize(
+    ("values", "host"),
+    [
+        (["192.0.2.1"], "192.0.2.1"),
+        (["198.51.100.9, 192.0.2.1"], "192.0.2.1"),
+        (["rubbish, 192.0.2.1"], "192.0.2.1"),
+        (["192.0.2.1,10.0.0.2 ,\t10.0.0.3"], "192.0.2.1"),
+        (["198.51.100.9", "192.0.2.1", "10.0.0.2"], "192.0.2.1"),
+        (["192.0.2.1, 2001:db8::1"], "192.0.2.1"),
+        (["10.0.0.9, 10.0.0.2"], "10.0.0.9"),
+        (["127.0.0.1"], "127.0.0.1"),
+        (["2001:0DB9::0001"], "2001:db9::1"),
+        (["[2001:db9::1]"], "2001:db9::1"),
+        (["[2001:db9::1]:443"], "2001:db9::1"),
+        (["192.0.2.1:50000"], "192.0.2.1"),
+        (["::ffff:192.0.2.1"], "192.0.2.1"),
+        (["192.0.2.1, ::ffff:10.0.0.2"], "192.0.2.1"),
+    ],
+)
+def test_the_right_most_address_that_is_not_trusted_is_the_client(values: list[str], host: str) -> None:
+    client = forwarded(*values)
+    assert client == Client(host, trusted=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "192.0.2.1,",
+        "192.0.2.1, 10.0.0.2, x",
+        "unknown",
+        "_hidden",
+        "192.0.2.256",
+        "192.0.2.1.1",
+        "192.0.2",
+        "192.0.2.01",
+        "192.0.2.1:",
+        "192.0.2.1:port",
+        "192.0.2.1:123456",
+        "192.0.2.1 192.0.2.2",
+        "fe80::1%eth0",
+        "[::1",
+        "::1]",
+        "[192.0.2.1]",
+        "[::1]x",
+        "[::1]:",
+        "[]",
+        "for=192.0.2.1",
+        "\xb2.0.0.1",
+    ],
+)
+def test_an_address_that_is_none_leaves_the_peer_and_no_privacy(value: str) -> None:
+    for secure in (False, True):
+        client = told(("x-forwarded-for", value), ("x-forwarded-proto", "https"), secure=secure, certificate=b"DER")
+        assert client == Client(PROXY, trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "secure"),
+    [
+        ((), False),
+        (("https",), True),
+        (("HTTPS",), True),
+        (("http",), False),
+        (("https, https",), True),
+        (("https, http",), False),
+        (("http", "https"), False),
+        (("https,",), False),
+        (("",), False),
+        (("wss",), False),
+    ],
+)
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_proxy_says_whether_somebody_could_read_along(values: tuple[str, ...], secure: bool, tls: bool) -> None:
+    """TLS between the proxy and us says nothing about the way from the client to the proxy."""
+    headers = [("x-forwarded-for", "192.0.2.1"), *(("x-forwarded-proto", value) for value in values)]
+    assert told(*headers, secure=tls) == Client("192.0.2.1", secure, trusted=True)
+
+
+def test_the_certificate_of_a_proxy_is_not_that_of_its_clients() -> None:
+    assert told(("x-forwarded-for", "192.0.2.1"), certificate=b"DER").certificate is None
+
+
+def test_a_proxy_that_asks_for_itself_is_like_any_client() -> None:
+    assert told(secure=True, certificate=b"DER") == Client(PROXY, secure=True, trusted=True, certificate=b"DER")
+    assert told(peer="127.0.0.1") == Client("127.0.0.1", local=True, trusted=True)
+
+
+def test_a_proxy_that_tells_the_protocol_alone_is_believed_that() -> None:
+    assert told(("x-forwarded-proto", "https")) == Client(PROXY, secure=True, trusted=True)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(FORWARDING)), st.text(max_size=30)), max_size=4),
+    st.sampled_from(["127.0.0.1", "127.0.0.2", PROXY, "192.0.2.1", "::1"]),
+    st.booleans(),
+)
+def test_whatever_headers_say_nobody_becomes_local_by_them(
+    headers: list[tuple[str, str]], peer: str, secure: bool
+) -> None:
+    client = told(*headers, peer=peer, secure=secure)
+    assert not (client.local and headers)
+    if peer in ("192.0.2.1", "127.0.0.2", "::1"):
+        assert (client.host, client.secure, client.trusted) == (peer, secure, False)
+
+
+def test_a_peer_knows_who_asks_where_nobody_passes_requests_on() -> None:
+    peer = Peer("127.0.0.1", secure=True, certificate=b"DER", trusted_networks=TRUSTED)
+    assert peer.alone == peer.client(()) == Client("127.0.0.1", True, True, True, b"DER")
+    assert peer.client([("x-forwarded-for", "192.0.2.7")]) == Client("192.0.2.7", trusted=True)

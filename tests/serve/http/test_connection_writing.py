@@ -1,0 +1,95 @@
+"""Answers as octets: what the sending adds, and what no answer can say."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from perseid.serve.http.messages import Response
+from perseid.serve.http.writing import OURS, chunk_of, date_of, has_body, head_of
+
+SECOND = 784_111_777.9
+"""The example of RFC 9110, 5.6.7."""
+
+
+async def stream() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+def head(response: Response, version: str = "1.1", *, keep: bool = True) -> list[str]:
+    octets = head_of(response, version=version, keep=keep, seconds=SECOND)
+    assert octets.endswith(b"\r\n\r\n")
+    return octets.decode("latin-1").split("\r\n")[:-2]
+
+
+DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+def test_date_and_length_are_added() -> None:
+    response = Response(200, (("Content-Type", "text/plain"), ("X-Name", "ä")), b"four")
+    assert head(response) == [
+        "HTTP/1.1 200 OK",
+        "Content-Type: text/plain",
+        "X-Name: ä",
+        DATE,
+        "Content-Length: 4",
+    ]
+
+
+def test_an_empty_body_has_a_length_too() -> None:
+    assert head(Response(302, (("Location", "/x"),)))[-1] == "Content-Length: 0"
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("made", [b"", b"four", None])
+def test_answers_that_have_no_body_have_no_length(status: int, made: bytes | None) -> None:
+    response = Response(status, body=made) if made is not None else Response(status, stream=stream())
+    assert head(response)[1:] == [DATE]
+    assert not has_body(status, "GET")
+
+
+def test_what_is_streamed_has_chunks_where_they_are_known() -> None:
+    assert head(Response(200, stream=stream()))[1:] == [DATE, "Transfer-Encoding: chunked"]
+    assert head(Response(200, stream=stream()), "1.0", keep=False)[1:] == [DATE, "Connection: close"]
+
+
+def test_the_connection_is_spoken_of_where_it_has_to_be() -> None:
+    assert head(Response(200), keep=False)[-1] == "Connection: close"
+    assert head(Response(200), "1.0")[-1] == "Connection: keep-alive"
+    assert head(Response(200), "1.0", keep=False)[-1] == "Connection: close"
+    assert len(head(Response(200))) == 3
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_answers_have_no_say_in_the_sending(name: str) -> None:
+    assert head(Response(200, ((name.title(), "x"),), b"four"))[1:] == [DATE, "Content-Length: 4"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "ä", "a\0"])
+def test_what_is_no_name_of_a_header_is_not_sent(name: str) -> None:
+    with pytest.raises(ValueError, match="is no header"):
+        head(Response(200, ((name, "x"),)))
+
+
+@pytest.mark.parametrize("status", [0, 99, 100, 199, 600, 1000])
+def test_what_is_no_status_is_not_sent(status: int) -> None:
+    with pytest.raises(ValueError, match="is no status"):
+        head(Response(status))
+
+
+def test_a_status_without_a_phrase_has_an_empty_one() -> None:
+    assert head(Response(299))[0] == "HTTP/1.1 299 "
+
+
+def test_a_date_is_made_once_a_second() -> None:
+    assert date_of(0) == "Thu, 01 Jan 1970 00:00:00 GMT"
+    assert date_of(0) is date_of(0)
+    assert date_of(2**32) == "Sun, 07 Feb 2106 06:28:16 GMT"
+
+
+def test_a_chunk_says_its_size() -> None:
+    assert chunk_of(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+
+
+def test_head_has_no_body() -> None:
+    assert not has_body(200, "HEAD")
+    assert has_body(200, "GET")
