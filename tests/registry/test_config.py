@@ -98,6 +98,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.listen": ("https", "https", Listen.HTTPS),
     "http.certificate_file": ("web.pem", "web.pem", "web.pem"),
     "http.key_file": ("web.key", "web.key", "web.key"),
+    "http.client_certificates": (False, "no", False),
     "http.public_url": ("https://hdl.example.org", "https://hdl.example.org/", "https://hdl.example.org"),
     "http.trusted_proxies": (
         ["10.0.0.0/8", "::1"],
@@ -109,6 +110,8 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.schemes": (["https", "urn"], "https, urn", ("https", "urn")),
     "http.no_values_status": (404, "404", 404),
     "http.weak_digests": (False, "off", False),
+    "http.api_requests": (1_200, "1200", 1_200),
+    "http.api_requests_anonymous": (60, "60", 60),
     "administrators.server": (["300:0.NA/1"], "300:0.NA/1", (ValueRef(300, "0.NA/1"),)),
     "administrators.home_only": (["0:1/a"], "0:1/a", (ValueRef(0, "1/a"),)),
     "administrators.status": (["1:1/b"], "1:1/b", (ValueRef(1, "1/b"),)),

@@ -22,6 +22,9 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 """How long it may take to stop."""
 
+ANNOUNCED: Final = '{"pid": '
+"""How the line begins by which a server says that it serves."""
+
 FREE_PORTS: Final = {"PERSEID_HTTP_PORT": "0", "PERSEID_METRICS_PORT": "0"}
 """Any that are free, so that servers of several tests do not meet."""
 
@@ -48,6 +51,11 @@ class Serving:
         return self.announced["native"]["host"], self.announced["native"]["port"]
 
     @property
+    def http(self) -> Address:
+        """Where it speaks HTTP and HTTPS."""
+        return self.announced["http"]["host"], self.announced["http"]["port"]
+
+    @property
     def metrics(self) -> Address | None:
         """Where it tells its metrics."""
         found = self.announced.get("metrics")
@@ -70,13 +78,16 @@ class Serving:
         return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
 
     def wait_until_announced(self) -> None:
-        """Wait for the first line on standard output: the server writes it when it serves."""
+        """Wait for the line on standard output that the server writes when it serves.
+
+        It is the first one, unless the installation was made at the same time: that is told before.
+        """
         end = time.monotonic() + START_SECONDS
-        while not (line := self.output.partition("\n"))[1]:
+        while not (lines := [line for line in self.output.split("\n")[:-1] if line.startswith(ANNOUNCED)]):
             assert self.process.poll() is None, f"it ended with exit code {self.process.returncode}\n{self.errors}"
             assert time.monotonic() < end, f"it did not serve within {START_SECONDS:.0f} s\n{self.errors}"
             time.sleep(0.002)
-        self.announced.update(json.loads(line[0]))
+        self.announced.update(json.loads(lines[0]))
 
     def stop(self) -> None:
         """Have it drain and stop, and see that it ends well: exit code 0, no traceback."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve.access import CAPACITY, AccessLog
+from perseid.serve.access import CAPACITY, AccessLog, Exchange
 from perseid.serve.log_output import MAX_LINE, Output
 from perseid.serve.logs import Log, Style
 from perseid.wire.codes import OpCode, ResponseCode
@@ -73,6 +73,57 @@ def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output:
         f'{tcp} operation=4711 name="" code=999 microseconds=9 who=-',
         f'{tcp} operation=SESSION_SETUP name="\\xff\\n" code=- microseconds=9 who=-',
     ]
+
+
+def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Lines) -> None:
+    made = Exchange("PUT", 201, b"12345/x", is_name=True, code=1)
+    text.note_http("192.0.2.7", "https", made, 812, "300:0.NA/12345")
+    text.note_http("192.0.2.7", "http", Exchange("GET", 404, b"/a b\xff", is_name=False), 9)
+    text.note_http("192.0.2.7", "http", Exchange("x" * 100, 501, b"", is_name=False), 9)
+    text.note_http("192.0.2.7", "http", Exchange("", 400, b"/", is_name=False, code=999), 9)
+    text.flush()
+    begin = "2026-03-01T12:00:00.123Z INFO resolver-1 access "
+    shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
+    plain, secure = (f"transport={transport} address=192.0.2.7" for transport in ("http", "https"))
+    assert shown == [
+        f"{secure} method=PUT name=12345/x status=201 code=SUCCESS microseconds=812 who=300:0.NA/12345",
+        f'{plain} method=GET path="/a b\\xff" status=404 code=- microseconds=9 who=-',
+        f'{plain} method="xxxxxxxxxxx…" path="" status=501 code=- microseconds=9 who=-',
+        f'{plain} method="" path=/ status=400 code=999 microseconds=9 who=-',
+    ]
+
+
+def test_over_http_json_says_the_same(output: Lines, clock: Clock) -> None:
+    access = AccessLog(Log(Style("control", json=True), output), clock)
+    access.note_http("192.0.2.7", "https", Exchange('P"T', 302, b"12345/x", is_name=True, code=1), 812, "300:0.NA/1")
+    access.flush()
+    (line,) = output.written
+    found = json.loads(line)
+    assert list(found.values())[3:] == [
+        "access",
+        "https",
+        "192.0.2.7",
+        'P"T',
+        "12345/x",
+        302,
+        "SUCCESS",
+        812,
+        "300:0.NA/1",
+    ]
+
+
+@given(st.text(), st.text(), st.binary(max_size=5_000), st.text(), st.booleans())
+def test_nothing_over_http_breaks_out_of_its_line(method: str, host: str, path: bytes, who: str, as_json: bool) -> None:
+    output = Lines()
+    access = AccessLog(Log(Style("control", json=as_json), output), Clock())
+    access.note_http(host, "http", Exchange(method, 200, path, is_name=False, code=1), 1, who)
+    access.flush()
+    (line,) = output.written
+    assert line.count("\n") == 1
+    assert line.removesuffix("\n").isprintable()
+    assert len(line.encode()) <= MAX_LINE
+    if as_json:
+        assert json.loads(line)["status"] == 200
 
 
 def test_json_says_the_same(output: Lines, clock: Clock) -> None:

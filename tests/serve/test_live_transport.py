@@ -320,7 +320,7 @@ def test_who_is_not_held_here_is_refused_and_nobody_is_asked_about_them(
     log = (watched / "log").read_text().splitlines()
     assert log.count("watched") >= 5, "the supervisor, control and three resolvers"
     assert set(log) == {"watched"}
-    assert _local_ports(server) <= {server.native[1], (server.metrics or ("", 0))[1]}
+    assert _local_ports(server) <= {server.native[1], server.http[1], (server.metrics or ("", 0))[1]}
 
 
 def _local_ports(server: Serving) -> set[int]:

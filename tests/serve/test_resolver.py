@@ -16,7 +16,7 @@ from perseid.serve.datagrams import MAX_WAYS, AtEveryAddress, AtOneAddress, data
 from perseid.serve.handover import MAX_PARCEL, Parcel, pack, unpack
 from perseid.serve.limits import Pace, Traffic
 from perseid.serve.resolver import Resolver
-from perseid.serve.supervisor import bind
+from perseid.serve.sockets import bind
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import packet_count

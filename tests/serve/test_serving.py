@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -23,6 +24,7 @@ from perseid.wire.responses import Resolved
 from tests.cli.installation import call, examples
 from tests.serve.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
 from tests.serve.native_client import NativeClient, NoAnswer, Serving, Via, serving
+from tests.serve.running import FREE_PORTS
 
 TRANSPORTS = pytest.mark.parametrize("via", list(Via), ids=lambda via: via.value)
 PATIENCE = 20.0
@@ -373,7 +375,7 @@ def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> 
 
 def run(directory: Path, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory), *options]
-    environ = os.environ | {"PERSEID_METRICS_PORT": "0"} | environment
+    environ = os.environ | FREE_PORTS | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
 
 
@@ -433,7 +435,7 @@ def test_an_installation_without_its_server_key_is_not_served_and_the_reason_is_
 def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.Popen[str]"]:
     """A command that serves, in a directory, as a person would type it; ended as they would."""
     arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
-    ports = {"PERSEID_NATIVE_PORT": "0", "PERSEID_METRICS_PORT": "0"}
+    ports = FREE_PORTS | {"PERSEID_NATIVE_PORT": "0"}
     with subprocess.Popen(
         arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ports
     ) as process:
@@ -466,6 +468,11 @@ def test_a_newcomer_gets_the_demonstration_and_is_told_what_to_try(tmp_path: Pat
         assert len(tried) == 4
         for words in tried:
             assert call(*shlex.split(words)).code == 0, words
+        clicked = re.findall(r"^    (http://.+)$", text, re.MULTILINE)
+        assert len(clicked) == 3
+        for url in clicked:
+            with urlopen(url) as page:
+                assert page.status == 200
 
 
 @pytest.mark.parametrize("example", examples("serve"))

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.registry.config import FILE_NAME, Config
+from perseid.registry.config_http import Listen
 from perseid.registry.config_keys import MAX_RESOLVERS, variable_of
 from perseid.registry.installation import NoInstallation
 from perseid.serve.supervisor import Plan
@@ -22,7 +23,10 @@ from ._output import AsJson
 from ._place import Directory, directory_of
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
+HTTP: Final = "Serving HTTP at {http}"
 STOP: Final = "Stop with Ctrl-C."
+
+_SCHEMES: Final = {Listen.BOTH: ("http", "https"), Listen.HTTP: ("http",), Listen.HTTPS: ("https",)}
 
 _TRY = """
 What to try, in another terminal:
@@ -32,9 +36,16 @@ What to try, in another terminal:
     perseid mint 102.100.272 --url https://example.org/new{option}
     perseid history 102.100.272/D7J1G0DQH{option}
 """
+_CLICK = """
+What to click:
+
+    {address}
+    {address}102.100.272/D7J1G0DQH
+    {address}api/handles/102.100.272/D7J1G0DQH
+"""
 
 
-def serve(
+def serve(  # noqa: PLR0913 - options
     *,
     host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: is every address.")
@@ -42,6 +53,13 @@ def serve(
     native_port: Annotated[
         int | None,
         typer.Option(metavar="PORT", min=0, max=65_535, help="Of the native protocol, UDP and TCP; 0 is any free one."),
+    ] = None,
+    http_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where to listen for HTTP, if that is elsewhere.")
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65_535, help="Of HTTP and HTTPS; 0 is any free one."),
     ] = None,
     resolvers: Annotated[
         int | None,
@@ -56,18 +74,19 @@ def serve(
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Answer over the native protocol until stopped.
+    """Answer over the native protocol and over HTTP until stopped.
 
-    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads settings, keys and site information again. Options go before
-    the settings of the installation. With --json one line tells when and where it is ready.
+    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads settings, keys, certificates and site information again.
+    Options go before the settings of the installation. With --json one line tells when and where it is ready.
 
     For example:
         perseid serve
         perseid serve --host 0.0.0.0 --resolvers 4
-        perseid serve -d trial --init-demo --native-port 0 --json
+        perseid serve -d trial --init-demo --native-port 0 --http-port 0 --json
     """
     target = directory_of(directory).resolve()
     _override({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
+    _override({"http.host": http_host or host, "http.port": http_port})
     if init_demo and not (target / FILE_NAME).exists():
         installations.init(target, demo=True, json=json)
     if not (target / FILE_NAME).is_file():
@@ -82,7 +101,10 @@ def serve(
         log_format=found.log_format.value,
         log_level=found.log_level,
         as_json=json,
-        welcome=(LISTENING, *(_suggestions(target) if init_demo else ()), STOP),
+        welcome=_welcome(target, found, init_demo=init_demo),
+        http_host=found.http_host if found.http_enabled else "",
+        http_port=found.http_port,
+        http_schemes=_SCHEMES[found.http_listen],
     )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.serve.supervisor", plan.to_json()])  # noqa: S606 - ours
@@ -95,11 +117,19 @@ def _override(options: dict[str, str | int | None]) -> None:
             os.environ[variable_of(name)] = str(value)
 
 
-def _suggestions(target: Path) -> tuple[str, ...]:
-    default = directory_of(None).resolve()
-    option = "" if target == default else f" -d {target}"
-    # Braces in a path are not places for host and port.
-    return tuple(_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines())
+def _welcome(target: Path, found: Config, *, init_demo: bool) -> tuple[str, ...]:
+    """What is said at the start, with places for what is known only then."""
+    lines = [LISTENING]
+    if found.http_enabled:
+        lines.append(HTTP)
+    if init_demo:
+        default = directory_of(None).resolve()
+        option = "" if target == default else f" -d {target}"
+        # Braces in a path are not places for host and port.
+        lines += _TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
+        if found.http_enabled:
+            lines += _CLICK.format(address="{http_first}").splitlines()
+    return (*lines, STOP)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"serve": serve}

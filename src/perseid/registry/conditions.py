@@ -1,8 +1,8 @@
 """Changes that are made only if a record is what somebody has seen: nobody overwrites what they do not know of.
 
-A tag stands for a state of a record. There are two kinds. What the public is shown has the tag of what the public may
-read, which anybody can compute from it, and which tells nothing of the rest. Who may read everything gets the tag of
-the record's latest entry, which changes with every change.
+A tag stands for a state of a record. What the public is shown has the tag of what the public may read, which anybody
+can compute from it, and which tells nothing of the rest; or, where it is told which entry is the record's latest, a tag
+of that. Who may read everything gets another tag of the latest entry, which changes with every change.
 
 The condition is asked in the state of the ledger on which the decision rests, and last: whoever may not make the change
 learns nothing from it.
@@ -53,7 +53,7 @@ class Condition:
         if wants_one and not held.exists:
             reason = f"there is no record of {shown(held.asked)}"
             raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, "there should be one, by the condition")
-        tags = {public_tag(held.values), entry_tag(held.seq)} if held.exists else set()
+        tags = {public_tag(held.values), entry_tag(held.seq), version_tag(held.seq)} if held.exists else set()
         if (self.any_of is not None and tags.isdisjoint(self.any_of)) or not tags.isdisjoint(self.none_of):
             reason = f"{shown(held.asked)} has been changed since"
             raise ConditionFailed(ResponseCode.ERROR, reason, "read it again, and decide anew")
@@ -83,3 +83,8 @@ def public_tag(values: Iterable[Value]) -> str:
 def entry_tag(seq: int) -> str:
     """The tag of a record with all that is in it, by its latest entry."""
     return f"e{seq}"
+
+
+def version_tag(seq: int) -> str:
+    """The tag of what the public may read of a record, where its latest entry is told too."""
+    return f"v{seq}"

@@ -105,6 +105,7 @@ class Config:
     http_listen: Listen
     http_certificate_file: str
     http_key_file: str
+    http_client_certificates: bool
     http_public_url: str
     http_trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     http_resolver_forms: tuple[str, ...]
@@ -112,6 +113,8 @@ class Config:
     http_schemes: tuple[str, ...]
     http_no_values_status: int
     http_weak_digests: bool
+    http_api_requests: int
+    http_api_requests_anonymous: int
     administrators_server: tuple[ValueRef, ...]
     administrators_home_only: tuple[ValueRef, ...]
     administrators_status: tuple[ValueRef, ...]

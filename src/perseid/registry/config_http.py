@@ -14,7 +14,20 @@ BARE: Final = "bare"
 """Among the forms of the resolver: `/{handle}`. The others are segments."""
 
 OWN_SEGMENTS: Final = frozenset(
-    ("api", "favicon.ico", "generate", "healthz", "help.html", "hrls", "readyz", "robots.txt", "static", "timemap")
+    (
+        "api",
+        "docs",
+        "favicon.ico",
+        "generate",
+        "healthz",
+        "help.html",
+        "hrls",
+        "openapi.json",
+        "readyz",
+        "robots.txt",
+        "static",
+        "timemap",
+    )
 )
 """First segments of the server's own paths, which lead to no handle."""
 
@@ -133,6 +146,12 @@ HTTP: Final[Mapping[str, Setting]] = {
     "http.key_file": Setting(
         FileName(), "", "The file with its private key, in PEM. Empty if that stands in the same file."
     ),
+    "http.client_certificates": Setting(
+        Flag(),
+        True,
+        "Whether clients are asked for a certificate, with which they may prove who they are; none has to have one. "
+        "Browsers whose users have one ask them which to show.",
+    ),
     "http.public_url": Setting(
         PublicUrl(),
         "",
@@ -168,6 +187,16 @@ HTTP: Final[Mapping[str, Setting]] = {
         Flag(),
         True,
         "Whether MD5 and SHA-1 may be used to prove an identity over HTTP, as deployed clients do.",
+    ),
+    "http.api_requests": Setting(
+        Number(0, 1_000_000),
+        6_000,
+        "How many requests a minute an identity may make to /api/v1; 0 is no limit. Answers say how many are left.",
+    ),
+    "http.api_requests_anonymous": Setting(
+        Number(0, 1_000_000),
+        600,
+        "The same for each network from which nobody says who they are: an address, or a /64 of IPv6.",
     ),
 }
 """Every setting of the section by its name, in the order of the file."""

@@ -120,12 +120,13 @@ class CreateGiven:
     """Values that are complete."""
     overwrite: bool = False
     again: bool = False
+    published: bool = True
 
     def decide(self, context: Context) -> Plan[Changed]:
         """As for `Create`."""
         ttl = context.facts.policy(self.handle.prefix).default_ttl
         values = (*self.whole, *placed(self.given, self.whole, ttl))
-        return Create(self.handle, values, self.overwrite, self.again).decide(context)
+        return Create(self.handle, values, self.overwrite, self.again, self.published).decide(context)
 
 
 @dataclass(frozen=True, slots=True)

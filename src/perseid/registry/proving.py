@@ -9,17 +9,19 @@ import base64
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Final
 
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.entry import Action, Entry, Slot
 from perseid.ledger.errors import LedgerError
+from perseid.ledger.key_chain import key_change
 from perseid.ledger.keys import LEDGER, record_key
 from perseid.ledger.log import Log
 from perseid.ledger.proof_document import FORMAT, MAX_DOCUMENT, MAX_LINKS
 from perseid.ledger.reading import Reading
 from perseid.ledger.signing import INTERVAL, sign_checkpoint
-from perseid.ledger.verification import Checkpoint, read_note
+from perseid.ledger.verification import Checkpoint, LogKey, read_note
 from perseid.names import Handle
 from perseid.records.plain import JsonObject
 from perseid.wire.codes import ResponseCode
@@ -103,6 +105,57 @@ def cover(log: Log, signer: Signer, seq: int, pause: Callable[[float], None]) ->
         pause(INTERVAL / _MICROSECOND)
         if (size := _signed(log, signer)) < seq:
             raise NotCovered(seq, size)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A key with which the ledger signs, or has signed."""
+
+    key: LogKey
+    since: Entry | None
+    """The entry with which it began; None if it is the first one that is known."""
+    until: Entry | None
+    """The entry with which it ended; None if it signs now."""
+
+
+def signing_keys(reading: Reading) -> list[SigningKey]:
+    """The keys of the ledger, the one that signs now last; of very many the last `MAX_LINKS`."""
+    entries = list(islice(reading.history(record_key(LEDGER)), MAX_LINKS))[::-1]
+    changes = [(entry, change) for entry in entries if (change := key_change(entry)) is not None]
+    if not changes:
+        return [SigningKey(LogKey.parse(reading.signer), None, None)]
+    keys = [changes[0][1][0], *[new for _, (_, new) in changes]]
+    began = [None, *[entry for entry, _ in changes]]
+    return [SigningKey(key, *ends) for key, ends in zip(keys, pairwise([*began, None]), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """That one state of the ledger continues another: no entry before was changed or taken away."""
+
+    old_size: int
+    old_root: bytes
+    new_size: int
+    new_root: bytes
+    path: tuple[bytes, ...]
+    """The hashes that lead from the one root to the other."""
+
+
+def consistency(reading: Reading, old: int, new: int | None = None) -> Consistency:
+    """The proof that the tree of a size continues a smaller one; without a second size, that of the last checkpoint.
+
+    Raises `Refused` for what no signed checkpoint has come to yet.
+    """
+    signed = reading.checkpoint_size() or 0
+    size = signed if new is None else new
+    if not 0 <= old <= size:
+        reason = f"a tree of {size} entries cannot continue one of {old}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "name the smaller size first")
+    if size > signed:
+        reason = f"the latest signed checkpoint has {signed} entries, and so nothing is said about {size}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "name the size of a checkpoint, or leave it out")
+    path = tuple(reading.consistency(old, size))
+    return Consistency(old, reading.root(old), size, reading.root(size), path)
 
 
 def _signed(log: Log, signer: Signer) -> int:

@@ -13,8 +13,8 @@ from .registry import Registry
 from .results import Refused
 from .units import Progress
 
-_RUN: Final = MappingProxyType({rewriting.KIND: rewriting.run, undoing.KIND: undoing.run})
-_Run = Callable[[Registry, Operation, Identity], Iterator[Progress]]
+_PIECES: Final = MappingProxyType({rewriting.KIND: rewriting.pieces, undoing.KIND: undoing.pieces})
+_Pieces = Callable[[Registry, Operation, Identity], Iterator[Progress]]
 
 
 def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Iterator[Progress]]:
@@ -23,6 +23,14 @@ def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Ite
     It goes on with the rights, and under the name, of whoever asks. Before an undo goes on it is looked at again
     whether anything stands in its way.
     """
+    operation = unfinished(registry, name, who)
+    if operation.kind == undoing.KIND:
+        undoing.begin(registry, operation.undoes, who, operation.door, operation.note)
+    return operation, units.told(pieces(registry, operation, who))
+
+
+def unfinished(registry: Registry, name: str, who: Identity) -> Operation:
+    """The unit of a name, if it can be gone on with. Raises `Refused`."""
     operation = units.found(registry, who, name)
     undos = units.Undos.of(registry)
     if (by := undos.running(operation.id)) is not None:
@@ -32,10 +40,13 @@ def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Ite
     if operation.ended:
         reason = f"nothing of {operation.id} is left to do"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "look at: perseid operations")
-    if operation.kind == undoing.KIND:
-        undoing.begin(registry, operation.undoes, who, operation.door, operation.note)
-    run: _Run | None = _RUN.get(operation.kind)
-    if run is None:
+    if operation.kind not in _PIECES:
         reason = f"a {operation.kind} is gone on with by doing it again"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "give the same command, or undo what was done")
-    return operation, run(registry, operation, who)
+    return operation
+
+
+def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+    """What is left to do of a unit that can be gone on with, in pieces of bounded work."""
+    carry_out: _Pieces = _PIECES[operation.kind]
+    return carry_out(registry, operation, who)

@@ -19,7 +19,7 @@ from .authorisation import may_write
 from .compose import compose
 from .context import Context, Plan
 from .demands import Modification, shown
-from .facts import Held
+from .facts import Facts, Held
 from .finding import find
 from .identity import Identity
 from .moving import Move
@@ -60,13 +60,38 @@ class Planned:
     """Values that lead there and cannot be moved."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedPage:
+    """What becomes of some names."""
+
+    items: tuple[Planned, ...]
+    following: str | None
+    """Where the next page begins; None if this is the last one. A page may be empty and not the last."""
+
+
 def preview(registry: Registry, order: Rewrite, who: Identity) -> Iterator[Planned]:
     """What would be changed, by the state of now; nothing is done. Raises `Refused`."""
+    after: str | None = None
+    while True:
+        with registry.facts() as facts:
+            page = planned(facts, who, order, after)
+        yield from page.items
+        after = page.following
+        if after is None:
+            return
+
+
+def planned(facts: Facts, who: Identity, order: Rewrite, after: str | None = None, limit: int = 0) -> PlannedPage:
+    """A page of the same, behind where one ended; of `units.CHUNK` names, unless it says. Raises `Refused`."""
     move = Move.parse(order.url, order.to)
-    for handle, values in _leading(registry, order, who):
-        pairs = [(value, move.moved(value)) for value in values]
-        changes = tuple([(old, new) for old, new in pairs if new is not None and new != old])
-        yield Planned(handle, changes, tuple([old for old, new in pairs if new == old]))
+    found, following = _leading(facts, who, order, after, limit or units.CHUNK)
+    return PlannedPage(tuple([_planned(move, handle, values) for handle, values in found]), following)
+
+
+def _planned(move: Move, handle: str, values: tuple[Value, ...]) -> Planned:
+    pairs = [(value, move.moved(value)) for value in values]
+    changes = tuple([(old, new) for old, new in pairs if new is not None and new != old])
+    return Planned(handle, changes, tuple([old for old, new in pairs if new == old]))
 
 
 def begin(registry: Registry, order: Rewrite, who: Identity, door: str, note: str, total: int) -> Operation:
@@ -83,49 +108,50 @@ def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Pro
     The first record that somebody may not change ends it with `Refused`; what is done by then stays done. Everything
     is gone through until nothing is left, for there may be new records meanwhile.
     """
+    return units.told(pieces(registry, operation, who))
+
+
+def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+    """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
     asked = units.asked(operation)
     order = Rewrite(str(asked["url"]), str(asked["to"]), None if asked["prefix"] is None else str(asked["prefix"]))
     move = Move.parse(order.url, order.to)
     steps = operations.steps_of(registry.ledger.log, operation.id)
+    yield Progress(operation.id, len(steps), operation.total)
     changed = 1
     while changed:
         changed = 0
-        for names in _chunks(registry, order, who):
+        for names in _names(registry, order, who):
             while names:
-                step = _Step(move, tuple(names), operation, steps)
+                step = _Step(move, names, operation, steps)
                 done = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
                 steps, names = done.steps, names[done.looked_at :]  # noqa: PLW2901 - the rest, if they are large
                 changed += done.changed
-                if done.changed:
-                    yield Progress(operation.id, len(steps), operation.total)
+                yield Progress(operation.id, len(steps), operation.total)
+            yield Progress(operation.id, len(steps), operation.total)
     units.end(registry, operation)
 
 
-def _leading(registry: Registry, order: Rewrite, who: Identity) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    """The names that lead there, with the values that do, as far as somebody may see them; page by page."""
+def _names(registry: Registry, order: Rewrite, who: Identity) -> Iterator[tuple[str, ...]]:
+    """The names that lead there, as far as somebody may see them; page by page, some of which may be empty."""
     after: str | None = None
     while True:
         with registry.facts() as facts:
-            page = find(facts, who, order.search, after, units.CHUNK)
-            # A tombstone leads nowhere; what it still holds is a matter of its past.
-            living = [each for each in page.items if each.state is not State.TOMBSTONE]
-            here = [each for each in living if facts.is_responsible(Handle.keepable(each.handle))]
-        for found in here:
-            yield found.handle, found.values
-        after = page.following
+            found, after = _leading(facts, who, order, after, units.CHUNK)
+        yield tuple([handle for handle, _ in found])
         if after is None:
             return
 
 
-def _chunks(registry: Registry, order: Rewrite, who: Identity) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    for handle, _ in _leading(registry, order, who):
-        chunk.append(handle)
-        if len(chunk) == units.CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _leading(
+    facts: Facts, who: Identity, order: Rewrite, after: str | None, limit: int
+) -> tuple[list[tuple[str, tuple[Value, ...]]], str | None]:
+    """A page of the names that lead there, with the values that do, and where the next one begins."""
+    page = find(facts, who, order.search, after, limit)
+    # A tombstone leads nowhere; what it still holds is a matter of its past.
+    living = [each for each in page.items if each.state is not State.TOMBSTONE]
+    here = [each for each in living if facts.is_responsible(Handle.keepable(each.handle))]
+    return [(found.handle, found.values) for found in here], page.following
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,23 +67,55 @@ class InTheWay(Refused):
         """All of them."""
 
 
+class Look:
+    """What an undo is about, and what stands in its way; looked at in pieces, as it may be about millions."""
+
+    def __init__(self, registry: Registry, name: str, who: Identity) -> None:
+        """Raises `Refused` if there is no such unit that somebody may see, or it was undone already."""
+        self._registry, self._who = registry, who
+        self.meant = units.found(registry, who, name)
+        """What would be undone."""
+        undos = units.Undos.of(registry)
+        check_not_undone(undos, self.meant.id)
+        self._running = undos.running(self.meant.id)
+        self._past = _Past.of(registry.ledger.log, self.meant.id, self._running or "", undos)
+        self._left = self._past.meant.newest_first()
+        self.total = 0
+        """How many records it is about, of those that were looked at."""
+        self.obstacles: list[Obstacle] = []
+
+    def go_on(self) -> bool:
+        """Look at `units.CHUNK` entries more; whether some are left."""
+        entries = list(islice(self._left, units.CHUNK))
+        with self._registry.facts() as facts:
+            for seq in entries:
+                change = _Change.of(facts.reading, seq, self._past)
+                if change is not None:
+                    self.total += 1
+                    self.obstacles += [] if change.obstacle is None else [change.obstacle]
+        return len(entries) == units.CHUNK
+
+    def begin(self, door: str, note: str = "") -> Operation:
+        """Begin the undo, or go on with the one that was begun; `run` does it. Raises `Refused`."""
+        if self.obstacles:
+            raise InTheWay(self.meant.id, self.obstacles)
+        log = self._registry.ledger.log
+        known = None if self._running is None else operations.find(log, self._running)
+        if known is not None:
+            return known
+        asked: dict[str, object] = {"operation": self.meant.id}
+        return units.begin(self._registry, KIND, asked, self._who, door, note, total=self.total, undoes=self.meant.id)
+
+
 def begin(registry: Registry, name: str, who: Identity, door: str, note: str = "") -> Operation:
     """Begin to undo a unit, or go on with doing so; `run` does it. Raises `Refused`.
 
     Everything is looked at beforehand, so that what cannot be undone is left as it is.
     """
-    log = registry.ledger.log
-    meant = units.found(registry, who, name)
-    undos = units.Undos.of(registry)
-    check_not_undone(undos, meant.id)
-    running = undos.running(meant.id)
-    total, obstacles = _looked_at(registry, _Past.of(log, meant.id, running or "", undos))
-    if obstacles:
-        raise InTheWay(meant.id, obstacles)
-    known = None if running is None else operations.find(log, running)
-    if known is not None:
-        return known
-    return units.begin(registry, KIND, {"operation": meant.id}, who, door, note, total=total, undoes=meant.id)
+    look = Look(registry, name, who)
+    while look.go_on():
+        pass
+    return look.begin(door, note)
 
 
 def check_not_undone(undos: units.Undos, name: str) -> None:
@@ -99,16 +131,21 @@ def check_not_undone(undos: units.Undos, name: str) -> None:
 
 def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
     """Do what is left to do of an undo, newest entries first, in steps of `units.CHUNK`, and yield after each."""
+    return units.told(pieces(registry, operation, who))
+
+
+def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+    """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
     past = _Past.of(registry.ledger.log, operation.undoes, operation.id, units.Undos.of(registry))
+    yield Progress(operation.id, len(past.undo), operation.total)
     entries = past.meant.newest_first()
     chunk: tuple[int, ...] = ()
     while chunk := (*chunk, *islice(entries, units.CHUNK - len(chunk))):
         step = _Step(operation, chunk, past)
         steps, looked_at = registry.do(step, who, operation.door, units.noted(operation), step_of=operation.id)
         chunk = chunk[looked_at:]
-        if len(steps) > len(past.undo):
-            yield Progress(operation.id, len(steps), operation.total)
         past = replace(past, undo=steps)
+        yield Progress(operation.id, len(steps), operation.total)
     units.end(registry, operation)
 
 
@@ -129,18 +166,6 @@ class _Past:
         for name in undos.ended(meant):
             settled = Steps([*settled, *operations.steps_of(log, name)])
         return cls(operations.steps_of(log, meant), operations.steps_of(log, undo), settled)
-
-
-def _looked_at(registry: Registry, past: _Past) -> tuple[int, list[Obstacle]]:
-    """How many records an undo is about, and what stands in its way."""
-    total, obstacles = 0, []
-    with registry.facts() as facts:
-        for seq in past.meant.newest_first():
-            change = _Change.of(facts.reading, seq, past)
-            if change is not None:
-                total += 1
-                obstacles += [] if change.obstacle is None else [change.obstacle]
-    return total, obstacles
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,9 @@ CHUNK: Final = 250
 CHUNK_OCTETS: Final = 1 << 20
 """Octets of values beyond which a commit takes no more records: some twenty milliseconds again."""
 
+MAX_LOOKED_AT: Final = 1_000
+"""Units that are looked at for one page: those that somebody may not see cost as much as the others."""
+
 LAST: Final = "last"
 """Means the unit that began last, of those that somebody sees."""
 
@@ -113,6 +116,15 @@ class Chunk:
         return self._octets >= CHUNK_OCTETS
 
 
+def told(pieces: Iterable[Progress]) -> Iterator[Progress]:
+    """The progress of those pieces of a unit that changed something; the first piece only says where it begins."""
+    done = -1
+    for piece in pieces:
+        if 0 <= done < piece.done:
+            yield piece
+        done = piece.done
+
+
 def noted(operation: Operation) -> str:
     """The note of the unit's entries, for people who read the log."""
     return f"{operation.kind} {operation.id}" + (f": {operation.note}" if operation.note else "")
@@ -125,6 +137,32 @@ def listed(registry: Registry, who: Identity) -> Iterator[Operation]:
     for operation in operations.newest_first(registry.ledger.log):
         if sees_all or operation.actor == str(who):
             yield operation
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPage:
+    """Some units, the one that began last first."""
+
+    items: tuple[Operation, ...]
+    last: tuple[int, str] | None
+    """Where the page ended: when the last one began that was looked at, and its name; None if this is the last page."""
+
+
+def page(registry: Registry, who: Identity, before: tuple[int, str] | None, limit: int) -> UnitPage:
+    """A page of the units that somebody may see, behind where one ended. It may be short, and not the last."""
+    with registry.facts() as facts:
+        sees_all = may(facts, who, SEE_ALL)
+    items: list[Operation] = []
+    last: Operation | None = None
+    for looked_at, operation in enumerate(operations.newest_first(registry.ledger.log, before)):
+        if looked_at == MAX_LOOKED_AT or len(items) == limit:
+            break
+        last = operation
+        if sees_all or operation.actor == str(who):
+            items.append(operation)
+    else:
+        last = None  # it was the last of all
+    return UnitPage(tuple(items), None if last is None else (last.begun, last.id))
 
 
 def found(registry: Registry, who: Identity, name: str) -> Operation:

@@ -58,6 +58,7 @@ PRICES: Final[Mapping[Kind, float]] = {
     Kind.SIGN: 0.001,
     Kind.VERIFY: 0.000_5,
     Kind.AGREE: 0.003,
+    Kind.HANDSHAKE: 0.0005,
 }
 """What work of each kind typically costs, in seconds of a processor: the price at which it is let in."""
 
@@ -229,6 +230,7 @@ class Budgets:
             Kind.SIGN: config.limits_sign_share,
             Kind.VERIFY: config.limits_verify_share,
             Kind.AGREE: config.limits_agree_share,
+            Kind.HANDSHAKE: config.limits_handshake_share,
         }
         known_times = max(1.0, config.limits_proved_source_share / config.limits_source_share)
         reserved = config.limits_reserved_share / 100

@@ -1,12 +1,12 @@
-"""The control process: native TCP, what resolvers hand over, the writer, the views, the metrics.
+"""The control process: native TCP, HTTP, what resolvers hand over, the writer, the views, the metrics.
 
 One event loop, which never waits: SQL, the disk and long arithmetic are in threads of their own. The supervisor starts
 it with open sockets and hears from it over a pipe: when it is ready and what resolvers are to know, and then once a
 second that it is alive.
 
 SIGTERM drains: nothing new is taken, what was begun is finished and answered, and the ledger is closed. SIGHUP reads
-settings, keys and site information again; sessions go on. What needs other sockets (addresses, ports, the number of
-resolvers) and the database count from the next start.
+settings, keys, certificates and site information again; sessions go on. What needs other sockets (addresses, ports,
+the number of resolvers) and the database count from the next start.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ import uvloop
 from perseid.ledger.errors import LedgerError
 from perseid.records.errors import InvalidData
 from perseid.records.server import Transport
+from perseid.registry.certificates import CertificateProblem
 from perseid.registry.config import Config, InvalidConfig
 from perseid.registry.facts import Rules
 from perseid.registry.installation import ANSWERS_NAME, Installation
@@ -42,6 +43,7 @@ from .answering_text import settings_to_json
 from .budgets import Connections
 from .control_counts import ControlCounts
 from .counters import Board
+from .http.serving import HttpServing, Installed, context_of
 from .limits import Traffic
 from .metrics import Sources, state_of
 from .metrics_listener import MetricsListener
@@ -80,6 +82,10 @@ class Orders:
     port: int
     """The native port that was found."""
     listener: int
+    http_port: int
+    """The port of HTTP that was found."""
+    http: list[int]
+    """The listening socket of HTTP, if that is served."""
     resolvers: list[int]
     board: int
     traffic: int
@@ -114,10 +120,11 @@ class Control:
         self._service = NativeService(
             door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
         )
+        self._stopping = asyncio.Event()
+        self._http = self._make_http(config, identified)
         sockets = [socket.socket(fileno=number) for number in orders.resolvers]
         self._udp = HandedOver(self._service, sockets, self._traffic(config))
         self._resolver_orders = _resolver_orders(installation.directory, config, identified, door)
-        self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._unread_news = b""
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
@@ -140,6 +147,8 @@ class Control:
         server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
         server.number_from(secrets.randbelow(1 << 31))
         ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
+        if self._orders.http:
+            ports |= {Transport.HTTP: self._orders.http_port, Transport.HTTPS: self._orders.http_port}
         door = NativeDoor(
             registry,
             server,
@@ -148,6 +157,21 @@ class Control:
             checkpoint=ledger.checkpoint,
         )
         return door, Answerer(ledger.answers, identified.answering_settings(), time)
+
+    def _make_http(self, config: Config, identified: Identified) -> HttpServing | None:
+        """HTTP, if it is served. Without a certificate a server does not start; one that runs goes on without TLS."""
+        if not self._orders.http:
+            return None
+        try:
+            context = context_of(self._installation.directory, config, identified.key)
+        except CertificateProblem as problem:
+            if self._orders.is_first:
+                raise
+            _logger.error("HTTPS is not spoken: %s", problem)  # noqa: TRY400 - said in full
+            context = None
+        installed = Installed(config, identified, self._service.door.registry, context, self._service.access)
+        listener = socket.socket(fileno=self._orders.http[0])
+        return HttpServing(listener, self._service, self._installation.ledger.answers, installed, self._ready)
 
     # Life
 
@@ -165,11 +189,16 @@ class Control:
             accepting = Accepting(self._service, listener)
             accepting.start(loop)
             self._udp.start(loop)
+            if self._http is not None:
+                self._http.start(loop)
             self._tell({"resolvers": self._resolver_orders, "facts": {"metrics": metrics.address}})
-            _logger.info("ready, at port %d", self._orders.port)
+            http = f", HTTP at port {self._orders.http_port}" if self._http is not None else ""
+            _logger.info("ready, at port %d%s", self._orders.port, http)
             await self._look_after()
             accepting.stop(loop)
             self._udp.stop(loop)
+            if self._http is not None:
+                self._http.stop(loop)
             await self._drain(accepting)
         self._pools.close()
 
@@ -186,6 +215,8 @@ class Control:
             self._counts.loop_lag = lag
             due += max(0.0, lag)
             self._service.look_after_connections()
+            if self._http is not None:
+                self._http.look_after()
             if self._service.access is not None:
                 self._service.access.flush()
             else:
@@ -193,6 +224,8 @@ class Control:
             if second % TIDY_EVERY == 0:
                 self._service.door.tidy(time())
                 self._udp.tidy(monotonic())
+                if self._http is not None:
+                    self._http.tidy()
             self._tell({})
 
     async def _drain(self, accepting: Accepting) -> None:
@@ -201,14 +234,26 @@ class Control:
         for connection in list(self._service.open):
             connection.end_if_idle()
         deadline = monotonic() + DRAIN
-        while (accepting.arriving or self._service.open or self._udp.in_flight) and monotonic() < deadline:  # noqa: ASYNC110
+        while (accepting.arriving or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_EVERY)  # many end, each in its own way
         if self._service.access is not None:
             self._service.access.flush()
-        if left := len(self._service.open) + self._udp.in_flight:
+        if left := self._in_flight:
             _logger.warning("stopped; %d requests were not finished in time", left)
         else:
             _logger.info("stopped")
+
+    @property
+    def _in_flight(self) -> int:
+        """What was begun and is not finished."""
+        http = self._http.in_flight if self._http is not None else 0
+        return len(self._service.open) + self._udp.in_flight + http
+
+    def _ready(self) -> str:
+        """Why the server should get no requests; empty if it should."""
+        if self._stopping.is_set():
+            return "stopping"
+        return "" if self._installation.ledger.ready else "the answers view does not follow the ledger"
 
     def _metrics(self) -> MetricsListener:
         """The listener for metrics. Where its port is taken a server does not start; one that runs goes on without."""
@@ -235,20 +280,16 @@ class Control:
 
     def _sources(self) -> Sources:
         """Where the metrics take their numbers from."""
-        ledger, service, pools = self._installation.ledger, self._service, self._pools
-
-        def ready() -> str:
-            if self._stopping.is_set():
-                return "stopping"
-            return "" if ledger.ready else "the answers view does not follow the ledger"
-
+        ledger, service, pools, http = self._installation.ledger, self._service, self._pools, self._http
         return Sources(
             board=self._board,
             counts=self._counts,
-            ready=ready,
+            ready=self._ready,
             ledger=lambda: state_of(ledger),
             connections=lambda: len(service.connections),
-            sessions=lambda: len(service.door.server.sessions),
+            http_connections=lambda: 0 if http is None else http.connections,
+            handshakes=lambda: {} if http is None else http.handshakes(),
+            sessions=lambda: len(service.door.server.sessions) + (0 if http is None else http.sessions),
             challenges=lambda: len(service.door.server.challenges),
             pools=pools.figures,
             limits=lambda: {"connections": service.connections.refused},
@@ -274,6 +315,7 @@ class Control:
         directory = self._installation.directory
         config = await asyncio.to_thread(Config.load, directory, os.environ)
         identified = await asyncio.to_thread(load, directory, config)
+        context = await asyncio.to_thread(context_of, directory, config, identified.key) if self._http else None
         if self._service.access is not None:
             self._service.access.flush()
         self._log = await asyncio.to_thread(logs.configure, "control", config.log_format, level=config.log_level)
@@ -283,9 +325,11 @@ class Control:
         self._service.connections.configure(config)
         self._service.door, self._service.answerer = door, answerer
         self._service.access = self._access_log(config)
+        if self._http is not None:
+            self._http.configure(Installed(config, identified, door.registry, context, self._service.access))
         self._udp.traffic = self._traffic(config)
         self._resolver_orders = _resolver_orders(directory, config, identified, door)
-        _logger.info("settings, keys and site information were read again")
+        _logger.info("settings, keys, certificates and site information were read again")
 
     def _access_log(self, config: Config) -> AccessLog | None:
         return AccessLog(self._log) if config.log_access else None

@@ -29,6 +29,9 @@ _MICROSECONDS = 1_000_000
 
 RESOLUTION: Final = OpCode.RESOLUTION.name.lower()
 
+METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT"))
+"""Methods of HTTP that are counted by themselves."""
+
 _OPCODES = frozenset(OpCode)
 _CODES = frozenset(ResponseCode)
 
@@ -65,6 +68,10 @@ class ControlCounts:
         self._served: Counter[tuple[Transport, OpCode, ResponseCode | None]] = Counter()
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
+        self._http: Counter[tuple[Transport, str, int]] = Counter()
+        self.http_at_once: dict[tuple[bool, str, int], int] = {}
+        """Requests over HTTP that were answered from the view: over TLS or not, method, first digit of the status."""
+        self._http_failed: Counter[Transport] = Counter()
         self.durations = {transport: Histogram(DURATIONS) for transport in Transport}
         self.lags = Histogram(LAGS)
         self._loop_lag = 0.0
@@ -80,6 +87,14 @@ class ControlCounts:
             opcode = OpCode.RESERVED
         self._served[transport, opcode, code] += 1
         self.durations[transport].add(microseconds)
+
+    def http(self, transport: Transport, method: str, status: int) -> None:
+        """A request over HTTP was answered."""
+        self._http[transport, method if method in METHODS else OTHER, status // 100] += 1
+
+    def http_failed_proof(self, transport: Transport) -> None:
+        """Somebody tried to prove an identity over HTTP and failed."""
+        self._http_failed[transport] += 1
 
     def dropped(self, reason: str) -> None:
         """Something that resolvers handed over gets no answer, or a short one. The reason is a word of ours."""
@@ -121,6 +136,17 @@ class ControlCounts:
         for (transport, _, code), count in self._served.copy().items():
             if code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY):
                 found[transport.name.lower()] += count
+        for transport, count in self._http_failed.copy().items():
+            found[transport.name.lower()] += count
+        return found
+
+    def http_requests(self) -> Counter[tuple[str, str, str]]:
+        """Requests over HTTP by transport, method and class of status."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        for (transport, method, hundreds), count in self._http.copy().items():
+            found[transport.name.lower(), method, f"{hundreds}xx"] += count
+        for (secure, method, digit), count in self.http_at_once.copy().items():
+            found["https" if secure else "http", method, f"{chr(digit)}xx"] += count
         return found
 
     def drops(self) -> Counter[str]:

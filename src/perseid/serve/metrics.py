@@ -56,6 +56,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "perseid_request_duration_seconds": Family(
         HISTOGRAM, "How long requests took that were more than a look at the answers view.", ("transport",)
     ),
+    "perseid_http_requests_total": Family(
+        COUNTER, "Requests over HTTP by method and class of status.", ("transport", "method", "status")
+    ),
+    "perseid_tls_handshakes_total": Family(COUNTER, "TLS handshakes: done, or why they came to nothing.", ("result",)),
     "perseid_failed_proofs_total": Family(
         COUNTER, "Requests whose sender tried to prove an identity and failed.", ("transport",)
     ),
@@ -63,7 +67,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "perseid_udp_dropped_total": Family(COUNTER, "Datagrams that got no answer, or a short one.", ("reason",)),
     "perseid_udp_sent_bytes_total": Family(COUNTER, "Octets sent over UDP."),
     "perseid_limits_triggered_total": Family(COUNTER, "How often a limit was reached.", ("limit",)),
-    "perseid_connections": Family(GAUGE, "TCP connections that are open."),
+    "perseid_connections": Family(GAUGE, "TCP connections that are open, those of HTTP included."),
+    "perseid_http_connections": Family(GAUGE, "Those of HTTP."),
     "perseid_sessions": Family(GAUGE, "Sessions."),
     "perseid_challenges_pending": Family(GAUGE, "Challenges that wait for an answer."),
     "perseid_pool_busy": Family(GAUGE, "Pieces of work that are being done.", ("kind",)),
@@ -132,6 +137,9 @@ class Sources:
     """Why the server should get no requests; empty if it should."""
     ledger: Callable[[], LedgerState]
     connections: Callable[[], int] = _zero
+    http_connections: Callable[[], int] = _zero
+    handshakes: Callable[[], Mapping[str, int]] = _nothing
+    """TLS handshakes by what came of them."""
     sessions: Callable[[], int] = _zero
     challenges: Callable[[], int] = _zero
     pools: Callable[[], "Mapping[Kind, Figures]"] = dict
@@ -197,6 +205,8 @@ class ServerCollector(Collector):
         failed = self._sources.counts.failed_proofs()
         return {
             "perseid_requests_total": sorted(requests.items()),
+            "perseid_http_requests_total": sorted(self._sources.counts.http_requests().items()),
+            "perseid_tls_handshakes_total": _by_label(self._sources.handshakes()),
             "perseid_failed_proofs_total": sorted(((transport,), count) for transport, count in failed.items()),
         }
 
@@ -218,6 +228,7 @@ class ServerCollector(Collector):
         return {
             "perseid_limits_triggered_total": _by_label(limits),
             "perseid_connections": [((), sources.connections())],
+            "perseid_http_connections": [((), sources.http_connections())],
             "perseid_sessions": [((), sources.sessions())],
             "perseid_challenges_pending": [((), sources.challenges())],
             "perseid_pool_busy": [((kind,), figures.busy) for kind, figures in pools],

@@ -443,4 +443,6 @@ def _purposes(site: Site, settings: DoorSettings) -> dict[Transport, Purpose]:
     for interface in interfaces:
         if settings.ports.get(interface.transport) == interface.port:
             found[interface.transport] = found.get(interface.transport, Purpose(0)) | interface.purpose
+    if Transport.HTTP in found and settings.ports.get(Transport.HTTPS) == settings.ports.get(Transport.HTTP):
+        found.setdefault(Transport.HTTPS, found[Transport.HTTP])  # one port for both: what the one allows, so the other
     return found

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
 from perseid.ledger.entry import Entry
 from perseid.names import Handle, InvalidName
@@ -34,6 +34,7 @@ PATIENCE: Final = 1.0
 """Seconds that making a name may wait for the clock to catch up; a client waits longer than that, but not for long."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +68,31 @@ class Asked:
 
 def perform(registry: Registry, asked: Asked, who: Identity, guard: Guard | None) -> Done:
     """Carry a request out for somebody. What their key is, is read where the decision is made. Waits for the ledger."""
+    done = carry_out(registry, lambda since: Guarded(asked.make(since), guard, asked.refers), who, DOOR)
+    if asked.afterwards is not None:
+        asked.afterwards()
+    return done
+
+
+def carry_out(
+    registry: Registry, make: Callable[[int | None], Operation[T]], who: Identity, door: str, note: str = ""
+) -> T:
+    """Have the registry do something; where a name cannot be made yet, wait a little. `make` is as in `Asked`."""
+    return patiently(make, lambda operation: registry.do(operation, who, door, note))
+
+
+def patiently(make: Callable[[int | None], Operation[T]], do: Callable[[Operation[T]], R]) -> R:
+    """Have an operation done; where a name cannot be made yet, wait a little. `make` is as in `Asked`."""
     patience, since = PATIENCE, None
     while True:
         try:
-            done = registry.do(Guarded(asked.make(since), guard, asked.refers), who, DOOR)
+            return do(make(since))
         except MustWait as wait:
             patience -= wait.seconds
             if patience < 0:
                 raise
             time.sleep(wait.seconds)
             since = wait.since
-        else:
-            if asked.afterwards is not None:
-                asked.afterwards()
-            return done
 
 
 def try_out(registry: Registry, asked: Asked, who: Identity) -> None:
@@ -125,14 +137,14 @@ def weigh(registry: Registry, asked: Asked, claimed: KeyHolder) -> Weighed:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Generic[T]):
     """An operation that is carried out only while the key of whoever asks is what it was."""
 
-    operation: Operation[Done]
+    operation: Operation[T]
     guard: Guard | None
     refers: bool
 
-    def decide(self, context: Context) -> Plan[Done]:
+    def decide(self, context: Context) -> Plan[T]:
         """The key first: whoever had it, and has it no more, learns nothing of what its owner may know."""
         if self.guard is not None:
             self.guard.check(context.facts)
@@ -154,12 +166,12 @@ class Told(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(Generic[T]):
     """Something that is read, as an operation: nothing is written, and it is read in the state of the decision."""
 
-    read: Callable[[Context], Done]
+    read: Callable[[Context], T]
 
-    def decide(self, context: Context) -> Plan[Done]:
+    def decide(self, context: Context) -> Plan[T]:
         """Read it."""
         done = self.read(context)
         return Plan(lambda _: done)
@@ -173,7 +185,7 @@ class Unkeepable:
     problem: str
     code: ResponseCode = ResponseCode.HANDLE_NOT_FOUND
 
-    def decide(self, context: Context) -> Plan[Done]:
+    def decide(self, context: Context) -> Plan[NoReturn]:
         """There is no such record, if it would be here at all."""
         self.check_responsible(context.facts)
         raise Refused(self.code, self.problem)

@@ -84,12 +84,19 @@ def answer_to(error: Exception, request: Request, reference: Callable[[], str]) 
         return error.code, Failure() if _is_silent(error, request) else failure(text_of(error))
     if isinstance(error, Busy):
         return ResponseCode.SERVER_TOO_BUSY, failure("the server is too busy; try again shortly")
-    for kind, (code, text) in _INSIDE.items():
+    if (known := known_failure(error)) is not None:
+        return known[0], failure(known[1])
+    return ResponseCode.ERROR, failure(internal_error(error, reference()))
+
+
+def known_failure(error: Exception) -> tuple[ResponseCode, str] | None:
+    """The code and sentence for what can go wrong inside, the ledger's part of it being logged; None for all else."""
+    for kind, told in _INSIDE.items():
         if isinstance(error, kind):
             if isinstance(error, LedgerError):
                 _logger.warning("a request failed: %s", kind.__name__)
-            return code, failure(text)
-    return ResponseCode.ERROR, failure(internal_error(error, reference()))
+            return told
+    return None
 
 
 def internal_error(error: Exception, reference: str) -> str:

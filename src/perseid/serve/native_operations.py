@@ -6,7 +6,7 @@ be spelt, which server of a site is asked, whether a client understands referral
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from perseid.names import Handle
 from perseid.names.characters import fold
@@ -73,6 +73,16 @@ class Place:
     """Makes a checkpoint, and says whether there is one then; None if this process has no key for it."""
 
 
+class Share(Protocol):
+    """Which server of which site somebody is."""
+
+    @property
+    def site(self) -> Site: ...
+
+    @property
+    def position(self) -> int: ...
+
+
 def translate(request: Request, place: Place) -> Asked:
     """What a request asks for; raises `Refused` for what no registry has to decide."""
     opcode, body = request.opcode, request.body
@@ -126,7 +136,7 @@ def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
     )
 
 
-def check_share(name: bytes, place: Place) -> None:
+def check_share(name: bytes, place: "Share") -> None:
     """Refuse a name that is another server's of this site."""
     site = place.site
     if len(site.servers) > 1 and server_for(name, site.hash_option, len(site.servers)) != place.position:

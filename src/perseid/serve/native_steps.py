@@ -35,6 +35,8 @@ class Kind(Enum):
     where it may be one of several keys."""
     AGREE = "agree"
     """Agrees on a session's key: 2 to 20 ms of arithmetic."""
+    HANDSHAKE = "handshake"
+    """A step of a TLS handshake: about half a millisecond, most of it the signature of the server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ is always room for somebody else, and always most of it for TCP. Beside the queu
 Signing and verifying release the interpreter's lock while they compute, so their threads run beside the event loop and
 have a low priority: on a busy machine resolution comes first. Agreeing on a session's key does not, for `pow()` keeps
 the lock. A thread of low priority would hold it while it waits for a processor, and make the loop wait too; so that
-thread has the priority of the loop and the smallest budget.
+thread has the priority of the loop and the smallest budget. TLS handshakes have that priority too: whoever waits for
+one wants to resolve a name, most likely.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ THREADS: Final[Mapping[Kind, int]] = {
     Kind.SIGN: 1,
     Kind.VERIFY: 1,
     Kind.AGREE: 1,
+    Kind.HANDSHAKE: 1,
 }
 """Threads of each kind. Reading is SQL, which releases the interpreter's lock only in part. A change waits for the
 disk, and those that wait at the same time share one commit. Arithmetic may take less than a core, so one is enough."""

@@ -118,7 +118,7 @@ def read_item(name: bytes, octets: bytes, *, sensitive: bool) -> tuple[int, byte
     if head & _SPELLED:
         length, start = _view_number(octets, 1)
         at = start + length
-    lengths, values_at = _lengths(octets, at)
+    lengths, values_at = read_lengths(octets, at)
     if values_at + sum(lengths) != len(octets):
         return _one_of_several(name, octets, sensitive)
     if bool(head & _EXACT) is not sensitive:
@@ -171,7 +171,7 @@ def _one_of_several(name: bytes, octets: bytes, sensitive: bool) -> tuple[int, b
     if item is None:
         return None
     whole = item.to_bytes(item.spelling)  # which is then left out
-    lengths, at = _lengths(whole, 1)
+    lengths, at = read_lengths(whole, 1)
     return whole[0], whole, at, lengths
 
 
@@ -189,7 +189,7 @@ def _view_number(octets: bytes, at: int) -> tuple[int, int]:
     return number, at
 
 
-def _lengths(octets: bytes, at: int) -> tuple[list[int], int]:
+def read_lengths(octets: bytes, at: int) -> tuple[list[int], int]:
     """The lengths of a run of values, and where the values begin."""
     count, at = _view_number(octets, at)
     lengths = []

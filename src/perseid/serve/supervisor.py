@@ -20,7 +20,6 @@ import logging
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -33,17 +32,9 @@ from typing import Any, Final, Self
 
 from . import logs, notify
 from .counters import Board
-from .datagrams import ask_for_local_addresses, is_everywhere
-from .handover import QUEUE_OCTETS
 from .limits import SLOTS, Traffic
 from .processes import CHILD_SIGNALS
-
-BACKLOG: Final = 1_024
-"""TCP connections that wait to be taken: what comes while control is started anew, in a second or two."""
-
-RECEIVE_OCTETS: Final = 4 << 20
-"""Room for datagrams that wait for a resolver; the system may allow less. Each takes about 768 octets there, so this is
-the load of a twentieth of a second."""
+from .sockets import CannotServe, bind, listen, pair
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
@@ -67,13 +58,8 @@ MAX_SILENCE: Final = 60.0
 HARMLESS: Final = ("HOME", "INVOCATION_ID", "JOURNAL_STREAM", "LANG", "LC_", "LD_", "PATH", "PYTHON", "TMPDIR", "TZ")
 """How variables begin that resolvers inherit: what Python and the system need, and the log."""
 
-_ATTEMPTS = 50  # to find a port that is free for TCP and for UDP
 _PIPE_READ = 65_536
 _logger = logging.getLogger("perseid.serve.supervisor")  # the module is run as a program, and named otherwise then
-
-
-class CannotServe(Exception):
-    """Serving cannot begin; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,12 @@ class Plan:
     as_json: bool = False
     """Whether the start is told as JSON."""
     welcome: tuple[str, ...] = ()
-    """Lines to print at the start, with {host} and {port} in them."""
+    """Lines to print at the start, with {host}, {port}, {http} and {http_first} in them."""
+    http_host: str = ""
+    """Where HTTP is served; nowhere if it is empty."""
+    http_port: int = 0
+    http_schemes: tuple[str, ...] = ("http", "https")
+    """What is spoken there, for the lines."""
 
     def to_json(self) -> str:
         """As an argument on a command line."""
@@ -136,7 +127,9 @@ class Supervisor:
         self._plan = plan
         self._listener, self._udp = bind(plan.host, plan.port, plan.resolvers)
         self.port: int = self._listener.getsockname()[1]
-        self._pairs = [_pair() for _ in self._udp]
+        self._http = listen(plan.http_host, plan.http_port) if plan.http_host else None
+        self.http_port: int = self._http.getsockname()[1] if self._http is not None else 0
+        self._pairs = [pair() for _ in self._udp]
         self._board = Board.create(plan.resolvers)
         self._traffic, self._handovers = Traffic.create(SLOTS), Traffic.create(SLOTS)
         self._lifeline, self._lifeline_kept = os.pipe()
@@ -312,6 +305,7 @@ class Supervisor:
         self._selector.register(status, selectors.EVENT_READ, self._read_status)
         self._control.descriptors += (theirs, news)
         pairs = [control.fileno() for control, _ in self._pairs]
+        http = () if self._http is None else (self._http.fileno(),)
         first = self._orders is None  # later the clock must stand by itself, and a port that is taken ends nothing
         orders = {
             "directory": self._plan.directory,
@@ -319,13 +313,15 @@ class Supervisor:
             "is_first": first,
             "port": self.port,
             "listener": self._listener.fileno(),
+            "http_port": self.http_port,
+            "http": list(http),
             "resolvers": pairs,
             "board": self._board.descriptor,
             "traffic": self._traffic,
             "status": theirs,
             "news": news,
         }
-        inherited = (self._listener.fileno(), *pairs, self._board.descriptor, self._traffic, theirs, news)
+        inherited = (self._listener.fileno(), *http, *pairs, self._board.descriptor, self._traffic, theirs, news)
         return ("perseid.serve.control", json.dumps(orders)), inherited
 
     def _tell_control(self) -> None:
@@ -399,19 +395,30 @@ class Supervisor:
         facts = {
             "pid": os.getpid(),
             "native": {"host": self._plan.host, "port": self.port},
+            **({"http": {"host": self._plan.http_host, "port": self.http_port}} if self._http is not None else {}),
             "resolvers": self._plan.resolvers,
             **self._facts,
         }
         lines = (
             (json.dumps(facts),)
             if self._plan.as_json
-            else [each.format(host=self._plan.host, port=self.port, **self._facts) for each in self._plan.welcome]
+            else [
+                each.format(host=self._plan.host, port=self.port, **self._http_addresses(), **self._facts)
+                for each in self._plan.welcome
+            ]
         )
         try:
             print(*lines, sep="\n", flush=True)
         except OSError as error:  # nobody reads it, which is no reason to end
             _logger.warning("standard output cannot be written: %s", error.strerror)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _http_addresses(self) -> dict[str, str]:
+        """Where HTTP is served, to be clicked: at this machine, if it is everywhere."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._plan.http_host, self._plan.http_host)  # noqa: S104
+        host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        found = [f"{scheme}://{host}:{self.http_port}/" for scheme in self._plan.http_schemes]
+        return {"http": " and ".join(found), "http_first": found[0]}
 
     # Resolvers
 
@@ -441,75 +448,11 @@ class Supervisor:
         return ("perseid.serve.resolver", json.dumps(orders)), inherited
 
 
-# Sockets
-
-
-def bind(host: str, port: int, resolvers: int) -> tuple[socket.socket, list[socket.socket]]:
-    """The TCP socket and one UDP socket for each resolver, all on one port; 0 finds a port that is free for all."""
-    for attempt in range(_ATTEMPTS):
-        with contextlib.ExitStack() as made:
-            try:
-                listener = made.enter_context(_socket(host, socket.SOCK_STREAM))
-                listener.bind((host, port))
-                found = listener.getsockname()[1]
-                # Several may be bound, but one alone listens. So of two servers that are started at the same time one
-                # ends here, and never gets datagrams that are the other's.
-                listener.listen(BACKLOG)
-                udp = [made.enter_context(_udp(host, found)) for _ in range(resolvers)]
-            except OSError as error:
-                if port or attempt == _ATTEMPTS - 1:
-                    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                    raise CannotServe(
-                        f"nothing can be served at {where}: {error.strerror}; {_advice(error)}"
-                    ) from error
-            else:
-                made.pop_all()
-                return listener, udp
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _socket(host: str, kind: socket.SocketKind) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
-    if made.family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    if kind == socket.SOCK_STREAM:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return made
-
-
-def _udp(host: str, port: int) -> socket.socket:
-    made = _socket(host, socket.SOCK_DGRAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_OCTETS)
-    try:
-        ask_for_local_addresses(made, wanted=True)  # before anything can come
-        made.bind((host, port))
-        ask_for_local_addresses(made, wanted=is_everywhere(made))
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Control's end and a resolver's end. Messages keep their borders, and the queue is bounded by octets."""
-    control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (control, resolver):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE_OCTETS)
-    return control, resolver
-
-
 def _signal_pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     return reading, writing
-
-
-def _advice(error: OSError) -> str:
-    if isinstance(error, PermissionError):
-        return "ports below 1024 need a right that this user does not have"
-    return "see that no other server has the port, or choose another one with native.port"
 
 
 def _how(code: int) -> str:
