@@ -1,0 +1,239 @@
+"""The `Handle` scheme of the Authorization header (HTTP API, 7.4): its fields, and the claim that they make.
+
+    Handle sessionId="…", id="300%3A12345/user", type="HS_PUBKEY", cnonce="…", alg="SHA256", signature="…"
+
+A field is a name, which has no case, and a token or a quoted string. In the header the id is percent-encoded; in JSON,
+where the same fields may stand, it is not. What is proved with is in `handle_proofs`; here is only what is written.
+
+A field that comes twice makes the header unreadable: whoever reads the first and whoever reads the last would take it
+for two different claims.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from perseid.records.errors import InvalidData
+from perseid.records.octets import from_base64
+from perseid.records.pbkdf2 import MAX_BITS, MIN_BITS
+from perseid.records.types import HS_PUBKEY, HS_SECKEY
+from perseid.records.value import ValueRef
+from perseid.registry.identity import Proof
+from perseid.wire.hashes import HASHES, Algorithm
+
+MAX_NONCE: Final = 1_024
+"""Octets of a nonce or salt: deployed clients send 16, and what is longer says no more."""
+
+MIN_CLIENT_NONCE: Final = 8
+"""Octets of a client's nonce, where it proves something. Deployed servers take none at all, and with that the same
+answer to the same challenge each time."""
+
+MAX_SIGNATURE: Final = 2_048
+"""Octets of a signature: those of the longest RSA keys here have 1,024."""
+
+MAX_ITERATIONS: Final = 1_000_000
+"""Of PBKDF2, ten times what the native protocol allows: HTTP clients follow what is advised for passwords today. With a
+derived key of 160 bits that costs 0.4 s, which the budget of whoever asks for it bears."""
+
+MAX_DIGITS: Final = 9
+"""Of a number; none has more."""
+
+CLAIMING: Final = frozenset(("id", "type", "alg", "signature"))
+"""Fields by which somebody says who they are; any of them makes it a claim."""
+
+_NEEDED: Final = ("id", "type", "cnonce", "alg", "signature")
+_VERSION: Final = "0"
+_BLOCK_BITS: Final = 160  # of PBKDF2 with SHA-1: each costs all iterations
+
+_KINDS: Final = {HS_PUBKEY: Proof.PUBLIC_KEY, HS_SECKEY: Proof.SECRET_KEY}
+_WEAK: Final = frozenset((Algorithm.MD5, Algorithm.SHA1))
+_ALGORITHMS: Final = {
+    "MD5": Algorithm.MD5,
+    "SHA": Algorithm.SHA1,
+    "SHA1": Algorithm.SHA1,
+    "SHA2": Algorithm.SHA256,
+    "SHA256": Algorithm.SHA256,
+    "HMACSHA1": Algorithm.HMAC_SHA1,
+    "HMACSHA256": Algorithm.HMAC_SHA256,
+    "PBKDF2HMACSHA1": Algorithm.PBKDF2_HMAC_SHA1,
+    "PBKDF2WITHHMACSHA1": Algorithm.PBKDF2_HMAC_SHA1,
+}
+"""By their names in capitals, without punctuation."""
+
+_PUNCTUATION = re.compile("[^A-Z0-9]")
+_MAX_NAME = 32
+
+# A value that is not quoted may hold what base64 and percent-encoding have, though a token of HTTP may not.
+_PARAMETER = re.compile(
+    r"""
+    (?P<name> [!#$%&'*+\-.^_`|~0-9A-Za-z]+ )
+    [ \t]*=[ \t]*
+    (?: " (?P<quoted> (?: [^"\\] | \\. )* ) " | (?P<token> [^\s,"\\]+ ) )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_GAP = re.compile(r"[ \t]*(?:,[ \t]*)*")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_TO_ESCAPE = re.compile(r'["\\]')
+_ID_SAFE = ":/"
+
+
+class NotUnderstood(Exception):
+    """Fields that make no claim; the message says what is wrong, and holds nothing secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """That somebody is who they say, and what is to prove it."""
+
+    written: str
+    """Who they say to be, as they wrote it; that is told back to them."""
+    reference: ValueRef
+    """The key that they name; index 0 if it is to be found."""
+    kind: Proof
+    algorithm: Algorithm
+    cnonce: bytes
+    signature: bytes = field(repr=False)
+    salt: bytes = b""
+    iterations: int = 0
+    bits: int = 0
+    """Parameters of PBKDF2."""
+
+    @property
+    def rounds(self) -> int:
+        """What one try of PBKDF2 costs: iterations, for each block of the derived key; 0 for everything else."""
+        return self.iterations * -(-self.bits // _BLOCK_BITS)
+
+
+def parse(text: str) -> dict[str, str] | None:
+    """The fields behind the name of the scheme, their names in small letters; None if they cannot be read."""
+    fields: dict[str, str] = {}
+    at = _end_of_gap(text, 0)
+    while at < len(text):
+        found = _PARAMETER.match(text, at)
+        if found is None:
+            return None
+        name = found["name"].lower()
+        if name in fields:
+            return None
+        quoted = found["quoted"]
+        fields[name] = found["token"] if quoted is None else _ESCAPED.sub(r"\1", quoted)
+        at = _end_of_gap(text, found.end())
+        if at < len(text) and "," not in text[found.end() : at]:
+            return None
+    return fields
+
+
+def write(fields: Mapping[str, str]) -> str:
+    """Fields as they stand in a header, all quoted; they must hold nothing but what a header may hold."""
+    return ", ".join(f'{name}="{_TO_ESCAPE.sub(_escape, value)}"' for name, value in fields.items())
+
+
+def _escape(found: "re.Match[str]") -> str:
+    return f"\\{found.group()}"
+
+
+def _end_of_gap(text: str, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return at if gap is None else gap.end()
+
+
+def error_text(text: str) -> str:
+    """A sentence as the field `error` has it: ASCII, all else percent-encoded, and the percent sign with it."""
+    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+def id_from_header(text: str) -> str:
+    """The id as it is meant; raises `NotUnderstood` if it is not UTF-8."""
+    try:
+        return unquote_to_bytes(text.encode("latin-1")).decode("utf-8")
+    except UnicodeError:
+        raise NotUnderstood("the id is not UTF-8, percent-encoded") from None
+
+
+def id_to_header(text: str) -> str:
+    """An id as it stands in the header."""
+    return quote(text, safe=_ID_SAFE)
+
+
+def check_version(fields: Mapping[str, str]) -> None:
+    """Refuse another version than the one that there is."""
+    if fields.get("version", _VERSION) != _VERSION:
+        raise NotUnderstood("the version of the Handle scheme is not known; this server has version 0")
+
+
+def is_claim(fields: Mapping[str, str]) -> bool:
+    """Whether somebody says who they are."""
+    return not CLAIMING.isdisjoint(fields)
+
+
+def client_nonce(fields: Mapping[str, str]) -> bytes | None:
+    """The nonce by which a client asks the server to prove itself; None if it does not ask for that."""
+    text = fields.get("cnonce")
+    return None if text is None or is_claim(fields) else octets(text, "cnonce")
+
+
+def claim_of(fields: Mapping[str, str], *, weak_digests: bool) -> Claim:
+    """The claim that fields make, the id as it is meant; raises `NotUnderstood`."""
+    missing = [name for name in _NEEDED if name not in fields]
+    if missing:
+        raise NotUnderstood(f"fields are missing: {', '.join(missing)}")
+    kind = _KINDS.get(fields["type"].upper())
+    if kind is None:
+        raise NotUnderstood("the type is neither HS_PUBKEY nor HS_SECKEY")
+    algorithm = algorithm_of(fields["alg"], kind, weak_digests=weak_digests)
+    cnonce = octets(fields["cnonce"], "cnonce")
+    if len(cnonce) < MIN_CLIENT_NONCE:
+        raise NotUnderstood(f"the cnonce has fewer than {MIN_CLIENT_NONCE} octets; 16 that nobody can guess are usual")
+    try:
+        reference = ValueRef.parse(fields["id"])
+    except InvalidData:
+        raise NotUnderstood("the id is not of the form INDEX:HANDLE") from None
+    signature = octets(fields["signature"], "signature", MAX_SIGNATURE)
+    return Claim(fields["id"], reference, kind, algorithm, cnonce, signature, *derivation_of(fields, algorithm))
+
+
+def algorithm_of(text: str, kind: Proof, *, weak_digests: bool) -> Algorithm:
+    """What the name of an algorithm means, for a kind of key; raises `NotUnderstood`."""
+    algorithm = _ALGORITHMS.get(_PUNCTUATION.sub("", text.upper())) if len(text) <= _MAX_NAME else None
+    if algorithm is None or (kind is Proof.PUBLIC_KEY and algorithm not in HASHES):
+        known = "SHA-256, SHA-1 or MD5" if kind is Proof.PUBLIC_KEY else "SHA-256, HMAC-SHA256 or PBKDF2-HMAC-SHA1"
+        raise NotUnderstood(f"the alg is not known for such a key; take {known}")
+    if algorithm in _WEAK and not weak_digests:
+        raise NotUnderstood(f"this server does not take {algorithm.spelling}; take SHA-256 or an HMAC")
+    return algorithm
+
+
+def derivation_of(fields: Mapping[str, str], algorithm: Algorithm) -> tuple[bytes, int, int]:
+    """Salt, iterations and length in bits for PBKDF2, of which an algorithm without them has none."""
+    if algorithm is not Algorithm.PBKDF2_HMAC_SHA1:
+        return b"", 0, 0
+    missing = [name for name in ("salt", "iterations", "length") if name not in fields]
+    if missing:
+        raise NotUnderstood(f"fields are missing for PBKDF2: {', '.join(missing)}")
+    iterations, bits = _number(fields["iterations"], "iterations"), _number(fields["length"], "length")
+    if not MIN_BITS <= bits <= MAX_BITS or bits % 8:
+        raise NotUnderstood(f"the length should be {MIN_BITS} to {MAX_BITS} bits, in whole octets; 160 is usual")
+    if not 1 <= iterations * -(-bits // _BLOCK_BITS) <= MAX_ITERATIONS:
+        reason = f"the iterations, for each {_BLOCK_BITS} bits of the length, are not between 1 and {MAX_ITERATIONS:,}"
+        raise NotUnderstood(reason)
+    return octets(fields["salt"], "salt"), iterations, bits
+
+
+def octets(text: str, what: str, most: int = MAX_NONCE) -> bytes:
+    """Octets that are written in base64."""
+    try:
+        found = from_base64(text, what)
+    except InvalidData:
+        raise NotUnderstood(f"the {what} is not base64") from None
+    if len(found) > most:
+        raise NotUnderstood(f"the {what} has more than {most:,} octets")
+    return found
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
+        raise NotUnderstood(f"the {what} should be a number of at most {MAX_DIGITS} digits")
+    return int(text)

@@ -1,0 +1,194 @@
+"""The table of sessions: ids that nobody can guess, bounds in all and by address, and an end to idleness."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from perseid.registry.identity import Proof
+from perseid.serve.http.session_table import (
+    ID_OCTETS,
+    MAX_ID,
+    NONCE_OCTETS,
+    TIMEOUT,
+    Session,
+    SessionTable,
+)
+from perseid.serve.native_identity import Proved
+
+NOW = 1_794_724_100.0
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+SOMEBODY = Proved(b"12345/u", 300, 300, Proof.SECRET_KEY, b"mark")
+
+
+def begin(table: SessionTable, host: str = HERE, now: float = NOW, *, proved: bool = False) -> Session:
+    session = table.begin(host, now)
+    if proved:
+        table.prove(session, SOMEBODY, "300:12345/u")
+    return session
+
+
+def is_there(table: SessionTable, session: Session, now: float = NOW) -> bool:
+    return table.find(session.id, now) is session
+
+
+def test_ids_and_nonces_are_long_and_never_the_same() -> None:
+    table = SessionTable()
+    made = [begin(table) for _ in range(50)]
+    assert len({session.id for session in made}) == len({session.nonce for session in made}) == 50
+    assert {len(session.id) * 6 for session in made} == {ID_OCTETS * 8}
+    assert ID_OCTETS * 8 >= 128
+    assert {len(session.nonce) for session in made} == {NONCE_OCTETS}
+
+
+def test_only_the_whole_id_finds_a_session() -> None:
+    table = SessionTable()
+    session = begin(table)
+    assert is_there(table, session)
+    for text in ("", session.id[:-1], session.id + "A", session.id.swapcase(), "x" * (MAX_ID + 1), "\ud800", "\0"):
+        assert table.find(text, NOW) is None
+
+
+def test_an_id_is_not_shown() -> None:
+    session = begin(SessionTable())
+    session.header = b"a secret"
+    assert session.id not in repr(session)
+    assert "secret" not in repr(session)
+
+
+def test_use_keeps_a_session_alive_and_idleness_ends_it() -> None:
+    table = SessionTable()
+    for proved in (False, True):
+        session = begin(table, proved=proved)
+        assert is_there(table, session, NOW + TIMEOUT)
+        assert is_there(table, session, NOW + 2 * TIMEOUT)
+        assert not is_there(table, session, NOW + 3 * TIMEOUT + 1)
+        assert not is_there(table, session, NOW)
+    assert len(table) == 0
+    short = begin(table)
+    assert table.find(short.id, NOW + 61, 60) is None
+
+
+def test_what_has_timed_out_is_forgotten_by_itself() -> None:
+    table = SessionTable()
+    for proved in (False, True):
+        for _ in range(5):
+            begin(table, proved=proved)
+    begin(table, now=NOW + TIMEOUT + 1)
+    assert len(table) == 1
+
+
+def test_a_session_that_has_ended_is_nobodys() -> None:
+    table = SessionTable()
+    session = begin(table)
+    table.end(session)
+    table.end(session)
+    table.prove(session, SOMEBODY, "x")
+    assert not is_there(table, session)
+    assert session.proved is None
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("proved", [False, True])
+def test_the_sessions_of_an_address_make_room_for_each_other(proved: bool) -> None:
+    table = SessionTable(per_address=3, unproved_per_address=3)
+    other = begin(table, THERE, proved=proved)
+    first, second, *rest = [begin(table, proved=proved) for _ in range(3)]
+    assert is_there(table, first)
+    added = begin(table, proved=proved)
+    assert not is_there(table, second), "the one that was not used for longest"
+    assert all(is_there(table, session) for session in (other, first, *rest, added))
+
+
+@pytest.mark.parametrize("proved", [False, True])
+def test_so_do_those_of_all_addresses(proved: bool) -> None:
+    table = SessionTable(most=4, unproved=4)
+    made = [begin(table, f"192.0.2.{number}", proved=proved) for number in range(6)]
+    assert [is_there(table, session) for session in made] == [False, False, True, True, True, True]
+
+
+def test_whoever_is_known_is_not_pushed_out_by_who_is_not() -> None:
+    table = SessionTable(most=2, per_address=2, unproved=3, unproved_per_address=2)
+    known = [begin(table, proved=True) for _ in range(2)]
+    for number in range(20):
+        begin(table, HERE)
+        begin(table, f"198.51.100.{number}")
+    assert all(is_there(table, session) for session in known)
+    assert (table.proved, len(table)) == (2, 5)
+
+
+def test_a_site_has_little_more_than_one_of_its_hosts() -> None:
+    """A /64 of IPv6 counts for one address, a /56 for two of them and a /48 for four."""
+    table = SessionTable(unproved_per_address=2)
+    for host in range(10):
+        begin(table, f"2001:db8::{host:x}")
+    assert len(table) == 2
+    for network in range(10):
+        begin(table, f"2001:db8:0:{network:x}::1")
+    assert len(table) == 4
+    for network in range(10):
+        begin(table, f"2001:db8:0:{network << 8:x}::1")
+    assert len(table) == 8
+
+
+def test_the_header_that_proved_a_session_is_known_again() -> None:
+    table = SessionTable()
+    session = table.begin(HERE, NOW)
+    assert not table.is_proved_by(session, "a")
+    table.prove(session, SOMEBODY, "300:12345/u", "a")
+    assert table.is_proved_by(session, "a")
+    assert not any(table.is_proved_by(session, text) for text in ("", "b", "a ", "A"))
+    assert session.header != b"a"
+    table.prove(session, SOMEBODY, "300:12345/u")
+    assert not table.is_proved_by(session, "a")
+    assert not table.is_proved_by(session, "")
+
+
+class Tables(RuleBasedStateMachine):
+    """Whatever happens, the table keeps its bounds, and nothing of a session stays that is not there."""
+
+    @initialize()
+    def make(self) -> None:
+        self.table = SessionTable(most=6, per_address=3, unproved=5, unproved_per_address=2)
+        self.made: list[Session] = []
+        self.now = NOW
+
+    @rule(host=st.sampled_from((HERE, THERE, "2001:db8::1", "2001:db8:0:100::1", "::1")))
+    def begin(self, host: str) -> None:
+        self.made.append(self.table.begin(host, self.now))
+
+    @rule(data=st.data())
+    def prove(self, data: st.DataObject) -> None:
+        if self.made:
+            session = data.draw(st.sampled_from(self.made))
+            self.table.prove(session, SOMEBODY, "300:12345/u", data.draw(st.sampled_from(("", "header"))))
+
+    @rule(data=st.data(), seconds=st.integers(0, TIMEOUT))
+    def find(self, data: st.DataObject, seconds: int) -> None:
+        self.now += seconds
+        if self.made:
+            session = data.draw(st.sampled_from(self.made))
+            found = self.table.find(session.id, self.now)
+            assert found in (None, session)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if self.made:
+            session = data.draw(st.sampled_from(self.made))
+            self.table.end(session)
+            assert self.table.find(session.id, self.now) is None
+
+    @invariant()
+    def is_bounded(self) -> None:
+        unproved, proved = self.table._unproved, self.table._proved
+        assert len(proved) <= 6
+        assert len(unproved) <= 5
+        for room, most in ((proved, 3), (unproved, 2)):
+            counted = sum(len(here) for here in room._by_network.values())
+            assert counted == sum(len(session.networks) for session in room._sessions.values())
+            assert all(room._by_network.values())
+            for session in room._sessions.values():
+                assert len(room._by_network[session.networks[0]]) <= most
+        assert all(session.proved is not None for session in proved._sessions.values())
+
+
+TestTables = Tables.TestCase

@@ -1,0 +1,155 @@
+"""Names in paths and parameters in queries: taken as they are meant, whatever is in them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.http.targets import (
+    MAX_PARAMETERS,
+    Malformed,
+    Name,
+    Parameters,
+    is_api,
+    name_of,
+    path_of,
+    percent_decoded,
+)
+from tests.strategies import handles
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(TEXTS)
+def test_any_name_written_into_a_path_is_read_as_the_same_name(name: str) -> None:
+    path = path_of(name)
+    assert path.isascii()
+    assert path.isprintable()
+    assert not set(path) & set(' "<>\\^`{|}#?')
+    assert name_of(path.encode()) == Name(name)
+
+
+@given(handles())
+def test_no_client_that_tidies_paths_changes_a_name(handle: object) -> None:
+    steps = path_of(str(handle)).split("/")
+    assert not {"", ".", ".."} & set(steps)
+
+
+@given(TEXTS)
+def test_a_name_may_be_encoded_octet_by_octet(name: str) -> None:
+    path = "".join(f"%{octet:02x}" for octet in name.encode())
+    assert name_of(path.encode()) == Name(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("12345/a/b%20c", "12345/a/b c"),
+        ("12345%2Fa%2fb", "12345/a/b"),
+        ("12345//x", "12345//x"),
+        ("12345/./../x/", "12345/./../x/"),
+        ("12345/a+b;c=1&d", "12345/a+b;c=1&d"),
+        ("12345/a%2Bb%3Fc%23", "12345/a+b?c#"),
+        ("12345/100%", "12345/100%"),
+        ("12345/%2541", "12345/%41"),
+        ('12345/a|b\\c"d<e>[f]', '12345/a|b\\c"d<e>[f]'),
+        ("", ""),
+    ],
+)
+def test_a_path_is_decoded_once_and_nothing_else(path: str, name: str) -> None:
+    assert name_of(path.encode()) == Name(name)
+
+
+def test_raw_octets_are_utf_8() -> None:
+    assert name_of("12345/ü".encode()) == Name("12345/ü")
+
+
+@pytest.mark.parametrize("path", [b"12345/%FF", b"12345/\xff", b"12345/%C3", b"12345/%ED%A0%80"])
+def test_what_is_no_utf_8_is_told_apart(path: bytes) -> None:
+    name = name_of(path)
+    assert not name.is_text
+    assert "\ufffd" in name.text
+
+
+@pytest.mark.parametrize("path", [b"12345/%zz", b"12345/%4"])
+def test_a_percent_sign_that_begins_no_escape_is_refused(path: bytes) -> None:
+    with pytest.raises(Malformed, match="is written %25") as refused:
+        name_of(path)
+    assert (refused.value.status, refused.value.code) == (400, 4)
+
+
+@pytest.mark.parametrize("path", [b"12345/%%41", b"12345/%4/x", b"12345/%u0041", b"%%"])
+def test_no_other_way_to_write_it_is_guessed(path: bytes) -> None:
+    with pytest.raises(Malformed):
+        name_of(path)
+
+
+@pytest.mark.parametrize("path", [b"12345/a%00b", b"12345/\0"])
+def test_a_nul_is_refused(path: bytes) -> None:
+    with pytest.raises(Malformed, match="NUL"):
+        name_of(path)
+
+
+@given(st.binary())
+def test_decoding_never_fails(octets: bytes) -> None:
+    assert len(percent_decoded(octets)) <= len(octets)
+
+
+@given(st.binary(max_size=200))
+def test_parameters_are_always_read(query: bytes) -> None:
+    for name, value in Parameters.parse(query).pairs:
+        assert (name + value).encode("utf-8")
+
+
+def test_a_plus_is_a_space_and_only_an_ampersand_separates() -> None:
+    found = Parameters.parse(b"type=a+b%2Bc&x;y=1&&index=1&index=2&=z&type=%E6%97%A5")
+    assert found.pairs == (
+        ("type", "a b+c"),
+        ("x;y", "1"),
+        ("index", "1"),
+        ("index", "2"),
+        ("", "z"),
+        ("type", "日"),
+    )
+    assert found.first("type") == "a b+c"
+    assert found.numbers("index") == [1, 2]
+    assert "index" in found
+    assert "Index" not in found
+
+
+@pytest.mark.parametrize(
+    ("query", "flag"),
+    [
+        ("", False),
+        ("pretty", True),
+        ("pretty=", True),
+        ("pretty=TRUE", True),
+        ("pretty=Yes", True),
+        ("pretty=1", False),
+        ("pretty=false", False),
+        ("pretty=no&pretty=true", False),
+    ],
+)
+def test_a_flag_is_there_or_says_so(query: str, flag: bool) -> None:
+    assert Parameters.parse(query.encode()).flag("pretty") is flag
+
+
+@pytest.mark.parametrize("text", ["", "abc", "1.5", "2147483648", "-2147483649", "1" * 5_000, "٣", "0x1", "1_0", " 1"])
+def test_what_is_no_number_of_32_bits_is_refused(text: str) -> None:
+    with pytest.raises(Malformed, match="index should be a whole number"):
+        Parameters((("index", text),)).numbers("index")
+
+
+@given(st.integers(-(1 << 31), (1 << 31) - 1))
+def test_every_number_of_32_bits_is_read(number: int) -> None:
+    assert Parameters((("index", str(number)),)).number("index") == number
+
+
+def test_there_may_not_be_very_many() -> None:
+    assert len(Parameters.parse(b"&".join([b"a"] * MAX_PARAMETERS)).pairs) == MAX_PARAMETERS
+    with pytest.raises(Malformed, match="10,000"):
+        Parameters.parse(b"&".join([b"a"] * (MAX_PARAMETERS + 1)))
+
+
+@pytest.mark.parametrize(("path", "is_it"), [(b"/api", True), (b"/api/x", True), (b"/apix", False), (b"/API/x", False)])
+def test_the_api_is_below_one_path(path: bytes, is_it: bool) -> None:
+    assert is_api(path) is is_it
