@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 # What the tests of the PostgreSQL back end run, and where Debian puts it.
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
+# What the tests of the web pages use: a browser, and a program that follows links.
+BROWSER := /usr/bin/chromium
+LINKCHECKER := /usr/bin/linkchecker
 # Where `make serve` keeps the demonstration, and what else it is told.
 DIR ?= perseid-data
 OPTIONS ?=
@@ -49,14 +52,14 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0")
+serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0 --http-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
-test: env lint $(POSTGRES)  ## lint, then all tests in parallel
+test: env lint $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## lint, then all tests in parallel
 	$(BIN)/python -m pytest -n $(JOBS) --durations=20
 
 # Apart from `test`, because measuring it makes every test take longer, some twice as long.
-coverage: env $(POSTGRES)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term
 
 # The tests start a PostgreSQL of their own. Without apt nothing is installed, and they say what is missing.
@@ -70,6 +73,9 @@ $(POSTGRES): | env
 		mkdir -p "$$settings" && echo 'create_main_cluster = false' >"$$settings/perseid.conf"; \
 	fi; \
 	tools/debian-packages postgresql-15
+
+$(BROWSER) $(LINKCHECKER): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
 
 lint: env  ## style, types, the direction of imports, licences
 	$(BIN)/ruff check .
@@ -96,6 +102,8 @@ bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for lar
 	$(BIN)/python bench/run.py
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
 	$(BIN)/python -m bench.serving --handles $(HANDLES)
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
+	$(BIN)/python -m bench.web
 
 lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
 	$(BIN)/python tools/lock.py

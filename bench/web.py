@@ -1,0 +1,168 @@
+"""What HTTP costs, beside nginx: `python -m bench.web [--handles N] [--seconds S]`.
+
+An installation is served by `perseid serve` and loaded by `wrk` (Debian's package) with names by chance; the access log
+is off unless the line says so. In the same run nginx (Debian's, one worker) answers every request with the same
+redirection, without looking at anything. What counts is CPU time of the server's processes for one answer, user and
+system, and the ratio of the two; the rate is what is left on a machine that also runs `wrk`.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.serving.installations import PREFIX, make
+from bench.serving.processes import Watch
+from tests.serve.native_client import serving
+
+QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_RESOLVERS": "1", "PERSEID_HTTP_PORT": "0"}
+LOGGED: Final = {**QUIET, "PERSEID_LOG_ACCESS": "true"}
+
+_NGINX: Final = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error warn;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder}; keepalive_requests 100000000;
+  server {{ listen 127.0.0.1:{port}; return 302 https://example.org/items/1; }}
+}}
+"""
+_SCRIPT: Final = """
+local n, path, close = {handles}, "{path}", "{close}"
+function init(args) math.randomseed(os.time()) end
+function request()
+  local headers = {{ ["Accept"] = "*/*", ["Host"] = "localhost" }}
+  if close ~= "" then headers["Connection"] = "close" end
+  return wrk.format("GET", string.format(path, math.random(0, n - 1)), headers)
+end
+"""
+_LATENCY: Final = re.compile(r"99%\s+([\d.]+)(us|ms|s)")
+_REQUESTS: Final = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m)")
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is asked for."""
+
+    name: str
+    path: str
+    secure: bool = False
+    close: bool = False
+    aim: str = ""
+    status: int = 302
+
+
+NAME: Final = f"{PREFIX}/%07d"
+WAYS: Final = (
+    Way("redirection", f"/{NAME}", aim="≤ 16"),
+    Way("record as JSON", f"/api/handles/{NAME}", aim="≤ 24", status=200),
+    Way("redirection, the usual way", f"/{NAME}?locatt=x:y"),
+    Way("record as JSON, the usual way", f"/api/handles/{NAME}?index=1", status=200),
+    Way("record page", f"/{NAME}?noredirect", status=200),
+    Way("not found", f"/{PREFIX}/none%07d", status=404),
+    Way("redirection, TLS", f"/{NAME}", secure=True),
+    Way("record as JSON, TLS", f"/api/handles/{NAME}", secure=True, status=200),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of it."""
+
+    cpu: float
+    """CPU microseconds of the server for an answer."""
+    rate: float
+    slowest: float
+    """Milliseconds within which 99 of 100 were answered."""
+
+
+def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> Measured:
+    """Load a server for some seconds."""
+    script = _SCRIPT.format(handles=handles, path=way.path, close="close" if way.close else "")
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        command = ["wrk", "-t1", "-c16", f"-d{seconds}s", "--latency", "-s", file.name, address]
+        watch = Watch(pid)
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        cpu = sum(watch.spent().values())
+    requests, duration = _REQUESTS.search(text), _LATENCY.search(text)
+    if requests is None or duration is None or (way.status < 400 and "Non-2xx" in text) or "Socket errors" in text:
+        raise RuntimeError(f"wrk says:\n{text}")
+    count, length = int(requests[1]), float(requests[2]) * _UNITS[requests[3]]
+    return Measured(cpu / count * 1e6, count / length, float(duration[1]) * _UNITS[duration[2]] * 1e3)
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[tuple[int, str]]:
+    """Serve one redirection for everything; the process and its address."""
+    port = _free_port()
+    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port))
+    command = [shutil.which("nginx") or "/usr/sbin/nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_for(port)
+            yield process.pid, f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def _free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(200):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError("nginx does not serve")
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description="Print what HTTP costs, beside nginx.")
+    parser.add_argument("--handles", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=3, help="how long each thing is measured; default 3")
+    options = parser.parse_args()
+    if missing := [name for name in ("wrk", "nginx") if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]:
+        sys.exit(f"this needs {' and '.join(missing)}: apt-get install {' '.join(missing)}")
+    with tempfile.TemporaryDirectory(prefix="perseid-web-") as folder:
+        Path(folder, "nginx").mkdir()
+        Path(folder).chmod(0o755)
+        with nginx(Path(folder, "nginx")) as (pid, address):
+            bare = measure(pid, address, WAYS[0], options.handles, options.seconds)
+            _print("nginx, return 302", bare, bare, "")
+        filled = make(Path(folder, "installation"), options.handles)
+        for settings, label in ((QUIET, ""), (LOGGED, ", access log on")):
+            with serving(filled.directory, **settings) as server:
+                for way in WAYS if not label else WAYS[:2]:
+                    where = f"{'https' if way.secure else 'http'}://{server.http[0]}:{server.http[1]}"
+                    found = measure(server.pid, where, way, options.handles, options.seconds)
+                    _print(way.name + label, found, bare, way.aim)
+
+
+def _print(name: str, found: Measured, bare: Measured, aim: str) -> None:
+    ratio = bare.cpu / found.cpu
+    figures = f"{found.cpu:8.1f} µs CPU {found.rate:9,.0f}/s  99 % in {found.slowest:6.1f} ms  {ratio:5.2f} of nginx"
+    print(f"{name:<36}{figures}  {aim and f'aim {aim}'}".rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Where everything about a name is to be had at this server, for links in headers and documents.
+
+    {name}                       where it leads; with `Accept-Datetime`, the way to what it was then (TimeGate)
+    {name}?noredirect            its record, as a page
+    {name}?action=json-ld …      its record in another form
+    {name}?at=SEQ                what it was after an entry (memento)
+    /timemap/link/{name}         which versions there are (TimeMap)
+    /timemap/json/{name}
+
+All of them begin with the address that the settings declare, and never with what a request says in `Host`. A server
+that has declared none has no absolute addresses, and so no such links.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from perseid.names import KNOWN_RESOLVERS, Resolver
+from perseid.registry.links import LINK_FORMAT, LINKSET_JSON
+from perseid.registry.meaning import Form
+from perseid.registry.memento import Addresses
+from perseid.registry.time_maps import JSON
+
+from .parameters import FORMS, Action
+from .paths import TIME_MAPS, address_of, encoded, path_to, resolvers_of
+from .settings import HttpSettings
+from .targets import path_of
+
+API: Final = "/api/handles/"
+
+TIME_MAP_FORMS: Final[Mapping[str, str]] = {"link": LINK_FORMAT, "json": JSON}
+"""What stands in the path of a TimeMap, and the media type that it means."""
+
+MAX_SIGNPOSTED: Final = 256
+"""Characters of the longest name, encoded, whose redirections carry links: they repeat it three times, and servers on
+the way have room for 4 to 8 KiB of headers. Nearly all names have fewer than a hundred."""
+
+_LINKS: Final = (
+    '<{original}>; rel="original timegate", '
+    f'<{{time_map}}>; rel="timemap"; type="{LINK_FORMAT}", '
+    f'<{{original}}?action={Action.LINKSET_JSON.value}>; rel="linkset"; type="{LINKSET_JSON}"'
+)
+
+
+def resolver_of(settings: HttpSettings) -> Resolver:
+    """The resolver at which identifiers are cited: this one, if it has declared its address."""
+    return (*resolvers_of(settings), *KNOWN_RESOLVERS)[0]
+
+
+def about(name: str, settings: HttpSettings, *parameters: str) -> str:
+    """The address of a name, with parameters that are encoded already."""
+    address = address_of(path_to(name, settings), settings)
+    return f"{address}?{'&'.join(parameters)}" if parameters else address
+
+
+def forms_of(name: str, settings: HttpSettings, at: int | None = None) -> tuple[Form, ...]:
+    """The record of a name in its other forms, as it is now or was after an entry; none if they have no address."""
+    if not settings.public_url:
+        return ()
+    then = () if at is None else (f"at={at}",)
+    found = [
+        Form(about(name, settings, f"action={action.value}", *then), media_type) for action, media_type in FORMS.items()
+    ]
+    plain = address_of(API + path_of(name), settings)
+    return (*found, Form("?".join((plain, *then)), JSON))
+
+
+def addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+    """Where the past of a name is to be had; None if nothing here has an address."""
+    if not settings.public_url:
+        return None
+    original = about(name, settings)
+    return Addresses(
+        original,
+        original,
+        lambda media_type, before: time_map_of(name, settings, media_type, before),
+        lambda seq: about(name, settings, f"at={seq}"),
+    )
+
+
+def api_addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+    """The same for the record as the API gives it."""
+    if not settings.public_url:
+        return None
+    original = address_of(API + path_of(name), settings)
+    return Addresses(
+        original,
+        original,
+        lambda media_type, before: time_map_of(name, settings, media_type, before),
+        lambda seq: f"{original}?at={seq}",
+    )
+
+
+def time_map_of(name: str, settings: HttpSettings, media_type: str, before: int | None = None) -> str:
+    """The address of a TimeMap: of the versions before an entry, or from the latest on."""
+    form = next(form for form, type_ in TIME_MAP_FORMS.items() if type_ == media_type)
+    address = address_of(f"/{TIME_MAPS}/{form}/{encoded(name)}", settings)
+    return address if before is None else f"{address}?before={before}"
+
+
+def links_of_redirection(name: str, settings: HttpSettings) -> str | None:
+    """The links that go with a redirection, as one header: to the past of the name, and to all other links.
+
+    The rest is in the linkset. A redirection is what is asked for most, and should stay small.
+    """
+    written = encoded(name)
+    if not settings.public_url or len(written) > MAX_SIGNPOSTED:
+        return None
+    return _LINKS.format(original=about(name, settings), time_map=time_map_of(name, settings, LINK_FORMAT))

@@ -1,0 +1,157 @@
+"""The generator's page: what stands on it, for everybody, for who may use it, and after it was used.
+
+It works without script. What somebody has written into the form stays there when something was wrong with it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from perseid.names import Handle, InvalidName
+from perseid.registry.generating import HOW_IT_COUNTS, Making, Part, described, explain
+from perseid.registry.policy import Policy
+
+from .failures import NO_STORE
+from .messages import HeaderList, Response
+from .pages import Piece, page, visible
+from .paths import path_to
+from .settings import HttpSettings
+from .targets import Parameters
+
+MAX_AT_ONCE: Final = 100
+"""Names that the page makes at once: as many as somebody copies by hand."""
+
+MAX_FIELD: Final = 2_048
+"""Characters of one field that are looked at: the longest name, and the longest address that every browser takes."""
+
+TITLE: Final = "Make new names"
+
+_NUMBER: Final = re.compile("[0-9]{1,6}")
+_MAKINGS: Final = {making.value: making for making in Making}
+_DONE: Final = {
+    Making.MINT: "minted: the names lead to the address from now on",
+    Making.RESERVE: "reserved: the names are yours, and lead nowhere yet",
+    Making.GENERATE: "generated: nobody else is given these names, and no record is kept of whose they are",
+}
+_DETAILS: Final = {"milliseconds": "Milliseconds", "time": "Made for", "check": "Check character", "uuid": "UUID"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What somebody has written into the form."""
+
+    where: str = ""
+    making: Making | None = Making.MINT
+    count: str = "1"
+    url: str = ""
+
+    @classmethod
+    def of(cls, form: Parameters) -> Self:
+        """The fields of a form that was sent."""
+
+        def said(name: str) -> str:
+            return (form.first(name) or "").strip()[:MAX_FIELD]
+
+        return cls(said("where"), _MAKINGS.get(said("making")), said("count"), said("url"))
+
+    @property
+    def number(self) -> int | None:
+        """How many names are wanted; None if that is no number."""
+        return int(self.count) if _NUMBER.fullmatch(self.count) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A namespace in which somebody may make names."""
+
+    prefix: str
+    scheme: str
+    """By which its suffixes are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form."""
+
+    who: str
+    offers: Sequence[Offer]
+    token: str = field(repr=False)
+    filled: Filled
+    problem: str
+    """What was wrong with the last one; empty if nothing was."""
+
+
+def introduction(settings: HttpSettings) -> Response:
+    """The page for whoever has not said who they are."""
+    return _page(settings, 200, sign_in=True)
+
+
+def closed(reason: str, settings: HttpSettings, status: int) -> Response:
+    """The page where nobody can say who they are."""
+    return _page(settings, status, problem=reason)
+
+
+def denied(reason: str, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
+    """The page for somebody who is asked who they are, or is not believed."""
+    return _page(settings, status, headers, problem=reason, sign_in=True)
+
+
+def form(shown: Form, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
+    """The page with the form."""
+    return _page(settings, status, headers, problem=shown.problem, who=shown.who, form=shown)
+
+
+def result(who: str, making: Making, names: Sequence[Handle], policy: Policy, settings: HttpSettings) -> Response:
+    """The page with the names that were made."""
+    shown = [_name(name, making, settings) for name in names]
+    parts, details = _explained(names[0], policy)
+    return _page(settings, 200, who=who, done=_DONE[making], names=shown, parts=parts, details=details)
+
+
+def _name(name: Handle, making: Making, settings: HttpSettings) -> Piece:
+    text = visible(str(name))
+    return Piece(text, path_to(str(name), settings)) if making is Making.MINT else Piece(text)
+
+
+def _explained(name: Handle, policy: Policy) -> tuple[tuple[Part, ...], list[tuple[str, str]]]:
+    """The characters of a PILIN suffix, and what else the scheme tells from a name."""
+    told = described(policy, name)
+    details = [(_DETAILS.get(key, key), visible(str(value))) for key, value in told.items() if value is not None]
+    if "milliseconds" not in told:
+        return (), details
+    try:
+        return explain(name.suffix[:-1] if "check" in told else name.suffix), details
+    except InvalidName:
+        return (), details
+
+
+def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown: object) -> Response:
+    everything: dict[str, object] = {
+        "problem": "",
+        "sign_in": False,
+        "who": "",
+        "form": None,
+        "done": "",
+        "names": (),
+        "parts": (),
+        "details": (),
+    }
+    shown = everything | shown
+    shown["problem"] = _sentence(visible(str(shown["problem"])))
+    shown["who"] = visible(str(shown["who"]))
+    return page(
+        "generator.html",
+        settings,
+        status,
+        (*headers, NO_STORE),
+        title=TITLE,
+        makings=tuple(Making),
+        most=MAX_AT_ONCE,
+        how_it_counts=HOW_IT_COUNTS,
+        **shown,
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if not text or text.endswith((".", "!", "?")) else ".")

@@ -1,0 +1,28 @@
+"""Did you mean …? What is said about a name that is not there, as far as there is a budget for it."""
+
+from typing import Final
+
+from perseid.names import KNOWN_RESOLVERS
+from perseid.registry.suggesting import Suggestions, suggestions
+from perseid.serve.budgets import source_of
+from perseid.serve.native_failures import Busy
+from perseid.serve.native_steps import Kind
+from perseid.wire.codes import ResponseCode
+
+from .asking import Asking
+from .paths import resolvers_of
+
+ABOUT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HANDLE, ResponseCode.SERVER_NOT_RESP))
+"""What may be a matter of spelling."""
+
+
+async def suggested(asking: Asking, text: str) -> Suggestions | None:
+    """What may have been meant by a text that is no name here; None if that is not looked for now."""
+    place = asking.place
+    if not place.suggesting.take(source_of(asking.request.client.host), place.time()):
+        return None
+    resolvers = (*KNOWN_RESOLVERS, *resolvers_of(place.settings))
+    try:
+        return await asking.do(Kind.READ, lambda: suggestions(place.registry, text, resolvers))
+    except Busy:
+        return None  # that the name is not there can be said without it

@@ -1,0 +1,74 @@
+"""TimeMaps (RFC 7089, section 5): which versions of a name there are, as links or as JSON, page by page.
+
+    /timemap/link/{name}              application/link-format
+    /timemap/json/{name}              the same as JSON
+    …?before=SEQ                      the page with the versions before an entry; each page names the next
+
+They list addresses, so a server that has declared none has no TimeMaps.
+"""
+
+import re
+from typing import Final
+
+from perseid.registry.identity import Anonymous
+from perseid.registry.results import Refused
+from perseid.registry.time_maps import JSON, time_map
+from perseid.serve.native_steps import Kind
+from perseid.wire.codes import ResponseCode
+
+from . import problems
+from .addresses import TIME_MAP_FORMS, addresses_of
+from .asking import Asking
+from .looking_up import Lost, Reading
+from .messages import Response
+from .negotiation import Accepted
+from .parameters import read_query
+from .paths import Named
+from .problems import NO_CACHE, Problem
+from .targets import Malformed
+
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+_NO_ADDRESS: Final = "This server has declared no address of its own (http.public_url), so it can list none."
+
+
+async def answer(asking: Asking, path: str, accepted: Accepted) -> Response:
+    """The TimeMap at a path without the slash before it."""
+    settings = asking.place.settings
+    form, _, name = path.partition("/")[2].partition("/")
+    media_type = TIME_MAP_FORMS.get(form)
+    name = name.lstrip("/")
+    if media_type is None or not name:
+        return problems.answer(problems.no_page(path, settings), accepted, settings)
+    before = read_query(asking.request.query).first("before")
+    if before is not None and not _NUMBER.fullmatch(before):
+        raise Malformed("the parameter before should be the number of an entry; take the address of a page as it is")
+    if not settings.public_url:
+        problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_ADDRESS,))
+        return problems.answer(problem, accepted, settings)
+    first = None if before is None else int(before)
+    return await asking.do(Kind.READ, lambda: _made(asking, Named(name), media_type, first, accepted))
+
+
+def _made(asking: Asking, named: Named, media_type: str, before: int | None, accepted: Accepted) -> Response:
+    place = asking.place
+    settings = place.settings
+    with place.registry.facts() as facts:
+        reading = Reading(facts, place, place.registry.now())
+        try:
+            handle = reading.handle_of(named)
+            space = reading.space(handle)
+            if space.inactive is not None:
+                return problems.answer(problems.inactive(named.name, space), accepted, settings)
+            found = time_map(facts, Anonymous(), handle, before)
+        except Lost as lost:
+            return problems.answer(problems.lost(lost, named.name, settings), accepted, settings)
+        except Refused as refused:
+            return problems.answer(problems.lost(Lost(refused, named.name), named.name, settings), accepted, settings)
+    addresses = addresses_of(str(found.handle), settings)
+    assert addresses is not None  # noqa: S101 - there is a declared address
+    if media_type == JSON:
+        text, type_ = found.to_json(addresses), f"{JSON};charset=utf-8"
+    else:
+        text, type_ = found.to_link_format(addresses), media_type
+    headers = (NO_CACHE, ("Content-Type", type_))
+    return Response(200, headers, text.encode(), code=int(ResponseCode.SUCCESS), name=named.name)

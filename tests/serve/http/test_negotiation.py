@@ -1,0 +1,209 @@
+"""What a client would rather have: `Accept` and `Accept-Language` against a slow and obvious model, and examples."""
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.http.negotiation import (
+    ANYTHING,
+    BEST,
+    HTML,
+    JSON,
+    MAX_ENTRIES,
+    XHTML,
+    Accepted,
+    Form,
+    Wish,
+    read_accept,
+    read_languages,
+    wishes,
+)
+
+CHROME: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+MOZILLA: Final = "Mozilla/5.0 (X11; Linux x86_64)"
+BROWSER: Final[tuple[Wish, ...]] = (("http_role", "browser"), ("ctype", HTML), ("media-type", HTML))
+
+TYPES: Final = (HTML, XHTML, JSON, "text/turtle", "text/plain", "image/png", "application/pdf")
+RANGES: Final = (*TYPES, "text/*", "application/*", "image/*", ANYTHING)
+
+ranges = st.lists(st.tuples(st.sampled_from(RANGES), st.integers(0, BEST)), max_size=6)
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[str]]:
+    """Media ranges with weights, and headers in which a client may have written them."""
+    entries = draw(ranges)
+    texts = []
+    for name, weight in entries:
+        text = "".join(draw(st.sampled_from((each, each.upper()))) for each in name)
+        for parameter in draw(st.lists(st.sampled_from(("charset=utf-8", 'title="a, b; q=0"', "v")), max_size=2)):
+            text += f"{draw(blank)};{draw(blank)}{parameter}"
+        if weight < BEST or draw(st.booleans()):
+            number = f"{weight / BEST:.3f}"
+            number = number.rstrip("0").rstrip(".") if draw(st.booleans()) else number
+            text += f"{draw(blank)};{draw(blank)}{draw(st.sampled_from('qQ'))}={number}"
+        texts.append(f"{draw(blank)}{text}{draw(blank)}")
+    at = draw(st.integers(0, len(texts)))
+    lines = [",".join(part) for part in (texts[:at], texts[at:]) if part]
+    return entries, lines
+
+
+blank = st.sampled_from(("", " ", "\t", "  "))
+
+
+def slow_weight(entries: list[tuple[str, int]], type_: str) -> int:
+    """How much a type is wanted, as the standard explains it: the most exact range counts."""
+    if not entries:
+        return BEST
+    found = []
+    for name, weight in entries:
+        major, _, minor = name.partition("/")
+        if name == type_:
+            found.append((2, weight))
+        elif minor == "*" and major == type_.partition("/")[0]:
+            found.append((1, weight))
+        elif name == ANYTHING:
+            found.append((0, weight))
+    return max(found, default=(0, 0))[1]
+
+
+@given(written(), st.sampled_from(TYPES))
+def test_the_weight_of_a_type_is_that_of_the_most_exact_range(
+    header: tuple[list[tuple[str, int]], list[str]], type_: str
+) -> None:
+    entries, lines = header
+    assert read_accept(lines).weight(type_) == slow_weight(entries, type_)
+
+
+@given(written(), st.booleans())
+def test_the_form_follows_from_the_weights(header: tuple[list[tuple[str, int]], list[str]], leads: bool) -> None:
+    entries, lines = header
+    json, html = (slow_weight(entries, JSON), max(slow_weight(entries, HTML), slow_weight(entries, XHTML)))
+    if leads and not (json > html and JSON in [name for name, _ in entries]):
+        expected = Form.REDIRECTION
+    elif json > html:
+        expected = Form.JSON
+    else:
+        expected = Form.PAGE
+    assert read_accept(lines).form(leads=leads) is expected
+
+
+@given(st.lists(st.text(max_size=60), max_size=4))
+def test_whatever_comes_is_read(lines: list[str]) -> None:
+    accepted = read_accept(lines)
+    assert all(0 <= entry.weight <= BEST for entry in accepted.entries)
+    assert len(accepted.entries) <= MAX_ENTRIES
+    assert accepted.form(leads=True) in Form
+    found = wishes(accepted, read_languages(lines), "")
+    assert all(value and value.isprintable() for _, value in found)
+
+
+@pytest.mark.parametrize(
+    ("accept", "leading", "showing"),
+    [
+        ([], Form.REDIRECTION, Form.PAGE),
+        (["*/*"], Form.REDIRECTION, Form.PAGE),
+        ([CHROME], Form.REDIRECTION, Form.PAGE),
+        (["application/json"], Form.JSON, Form.JSON),
+        (["APPLICATION/JSON; charset=utf-8"], Form.JSON, Form.JSON),
+        (["application/json, text/plain, */*"], Form.REDIRECTION, Form.PAGE),  # libraries for scripts send this
+        (["application/json", "*/*;q=0.5"], Form.JSON, Form.JSON),
+        (["application/json;q=0.5, text/html"], Form.REDIRECTION, Form.PAGE),
+        (["application/json;q=0.5, text/html;q=0.4"], Form.JSON, Form.JSON),
+        (["application/json;q=0"], Form.REDIRECTION, Form.PAGE),
+        (["application/*"], Form.REDIRECTION, Form.PAGE),  # which is HTML too, as it is written for XML
+        (["text/html;q=0, application/xhtml+xml;q=0, */*"], Form.REDIRECTION, Form.JSON),
+        (["text/turtle"], Form.REDIRECTION, Form.PAGE),
+        (["text/turtle, application/json;q=0.2"], Form.JSON, Form.JSON),
+        (["text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"], Form.REDIRECTION, Form.PAGE),  # an old library
+        (["application/json;q=2"], Form.REDIRECTION, Form.PAGE),  # no weight, so no entry, so no header
+        (["application/json;q=high, text/html;q=0.1"], Form.REDIRECTION, Form.PAGE),
+        (["nonsense"], Form.REDIRECTION, Form.PAGE),
+        ([",,,"], Form.REDIRECTION, Form.PAGE),
+    ],
+)
+def test_what_is_given(accept: list[str], leading: Form, showing: Form) -> None:
+    accepted = read_accept(accept)
+    assert (accepted.form(leads=True), accepted.form(leads=False)) == (leading, showing)
+
+
+def test_a_header_of_very_many_entries_is_read_in_part() -> None:
+    accepted = read_accept([",".join(["text/html"] * 1_000), "application/json"])
+    assert [entry.name for entry in accepted.entries] == [HTML] * MAX_ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("accept", "agent", "expected"),
+    [
+        ([], "", (("http_role", "no_conneg"),)),
+        ([], "curl/8.5.0", (("http_role", "no_conneg"),)),
+        (["*/*"], "curl/8.5.0", (("http_role", "no_conneg"),)),
+        ([], MOZILLA, BROWSER),
+        (["*/*"], "Opera/9.80", BROWSER),
+        (["*/*;q=0.1"], MOZILLA, BROWSER),
+        ([CHROME], "", BROWSER),
+        (["text/html"], "", BROWSER),
+        (["image/png"], "", (("http_role", "browser"),)),
+        (["video/*;q=0.9, text/turtle;q=0.9"], "", (("http_role", "browser"),)),
+        (
+            ["text/turtle"],
+            MOZILLA,
+            (("ctype", "text/turtle"), ("media-type", "text/turtle"), ("http_role", "conneg")),
+        ),
+        (
+            ["TEXT/Turtle;q=0.5, application/rdf+xml, */*;q=0.1"],
+            "",
+            (
+                ("ctype", "application/rdf+xml"),
+                ("media-type", "application/rdf+xml"),
+                ("ctype", "text/turtle"),
+                ("media-type", "text/turtle"),
+                ("http_role", "conneg"),
+            ),
+        ),
+        (
+            ["application/ld+json, application/*;q=0.9, text/turtle;q=0.8, text/html;q=0.7"],
+            "",
+            (("ctype", "application/ld+json"), ("media-type", "application/ld+json"), ("http_role", "conneg")),
+        ),
+        (["text/turtle;q=0, text/html"], "", BROWSER),
+    ],
+)
+def test_which_location_a_client_would_like(accept: list[str], agent: str, expected: tuple[Wish, ...]) -> None:
+    accepted = read_accept(accept)
+    assert wishes(accepted, (), agent) == expected
+    without_role = tuple(wish for wish in expected if wish[0] != "http_role")
+    assert wishes(accepted, (), agent, metadata=True) == without_role
+
+
+def test_languages_are_wished_for_as_they_are_written_and_the_best_first() -> None:
+    languages = read_languages(["de;q=0.8, de-DE", "en;q=0.5, *;q=0.1, fr;q=0"])
+    found = wishes(Accepted(()), languages, "")
+    assert found[1:] == (("language", "de-DE"), ("language", "de"), ("language", "en"))
+
+
+@given(written())
+def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list[str]]) -> None:
+    entries, lines = header
+    found = wishes(read_accept(lines), (), "")
+    wanted = [(name, weight) for name, weight in entries if weight]
+    roles = [value for name, value in found if name == "http_role"]
+    if {name for name, _ in wanted} <= {ANYTHING}:
+        assert roles == ["no_conneg"]
+        return
+    best = max(weight for _, weight in wanted)
+    for_browsers = [
+        weight
+        for name, weight in wanted
+        if name.endswith("*") or name in (HTML, XHTML, "application/pdf") or name.startswith("image/")
+    ]
+    is_browser = max(for_browsers, default=0) == best
+    assert roles == ["browser" if is_browser else "conneg"]
+    if not is_browser:
+        named = [value for name, value in found if name == "media-type"]
+        assert named
+        by_weight = sorted(wanted, key=lambda entry: -entry[1])
+        assert named == [name for name, _ in by_weight][: len(named)]
+        assert len(named) == len(by_weight) or by_weight[len(named)][0].endswith("*")

@@ -1,0 +1,239 @@
+"""What a path asks for: declared forms, the server's own paths, and names as they are written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import Handle
+from perseid.serve.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
+from perseid.serve.http.paths import Named, Own, Undeclared, is_bare, locate, path_to, stripped, typed
+from perseid.serve.http.settings import HttpSettings
+from perseid.serve.http.targets import Malformed
+from tests.strategies import handles
+
+DEFAULT = HttpSettings()
+ONLY_SEGMENTS = HttpSettings(bare=False, segments=("id", "hdl"))
+SETTINGS = (DEFAULT, ONLY_SEGMENTS, HttpSettings(segments=()), HttpSettings("https://hdl.example.org"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", Own("")),
+        ("//", Own("")),
+        ("/help.html", Own("help.html")),
+        ("/robots.txt", Own("robots.txt")),
+        ("/favicon.ico", Own("favicon.ico")),
+        ("/resolver.json", Own("resolver.json")),
+        ("/static/perseid.css", Own("static/perseid.css")),
+        ("/static/x/y", Own("static/x/y")),
+        ("/12345/x", Named("12345/x")),
+        ("/12345%2Fx", Named("12345/x")),
+        ("/12345", Named("12345")),
+        ("/12345/x/", Named("12345/x/")),
+        ("/12345//x", Named("12345//x")),
+        ("/12345/a/../b", Named("12345/a/../b")),
+        ("//12345/x", Named("12345/x")),
+        ("/%2F12345/x", Named("12345/x")),
+        ("/%2012345/x%20", Named("12345/x")),
+        ("/12345/a+b", Named("12345/a+b")),
+        ("/12345/a;b=c", Named("12345/a;b=c")),
+        ("/12345/100%", Named("12345/100%")),
+        ("/12345/%C3%BC", Named("12345/ü")),
+        ("/12345/ü", Named("12345/ü")),
+        ("/hdl:12345/x", Named("12345/x")),
+        ("/HDL:12345%2Fx", Named("12345/x")),
+        ("/doi:10.1/x", Named("10.1/x")),
+        ("/info:hdl/12345/x", Named("12345/x")),
+        ("/INFO:DOI/10.1/x", Named("10.1/x")),
+        ("/urn:hdl:12345:x", Named("12345/x")),
+        ("/urn:doi:10.1:a:b", Named("10.1/a:b")),
+        ("/urn:eidr:10.5240:x", Named("10.5240/x")),
+        ("/urn:hdl:12345/a:b", Named("12345/a:b")),
+        ("/hdl/12345/x", Named("12345/x", "hdl")),
+        ("/hdl%2F12345/x", Named("12345/x", "hdl")),
+        ("/hdl//12345/x", Named("12345/x", "hdl")),
+        ("/hdl/12345/x%20", Named("12345/x ", "hdl")),
+        ("/hdl/hdl/x", Named("hdl/x", "hdl")),
+        ("/hdl/api/handles/x", Named("api/handles/x", "hdl")),
+        ("/hdl/robots.txt", Named("robots.txt", "hdl")),
+        ("/hdl", Own("")),
+        ("/hdl/", Own("")),
+        ("/HDL/x", Named("HDL/x")),
+        ("/api/nothing", Undeclared("api/nothing")),
+        ("//api/handles/12345/x", Undeclared("api/handles/12345/x")),
+        ("/healthz/x", Undeclared("healthz/x")),
+        ("/robots.txt/x", Named("robots.txt/x")),
+    ],
+)
+def test_what_a_path_asks_for(path: str, expected: object) -> None:
+    assert locate(path.encode(), DEFAULT) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", Own("")),
+        ("/12345/x", Undeclared("12345/x")),
+        ("/id/12345/x", Named("12345/x", "id")),
+        ("/hdl/12345/x", Named("12345/x", "hdl")),
+        ("/robots.txt", Own("robots.txt")),
+    ],
+)
+def test_what_is_not_declared_is_no_name(path: str, expected: object) -> None:
+    assert locate(path.encode(), ONLY_SEGMENTS) == expected
+
+
+def test_every_name_can_be_reached_behind_hdl_even_where_nobody_has_declared_it() -> None:
+    assert locate(b"/hdl/12345/x", HttpSettings(segments=())) == Named("12345/x", "hdl")
+
+
+@pytest.mark.parametrize("path", [b"/12345/%zz", b"/12345/%0", b"/12345/%", b"/12345/a%00b"])
+def test_a_path_that_cannot_be_decoded_is_refused_unless_old_clients_write_it(path: bytes) -> None:
+    if path.endswith(b"/%"):
+        assert locate(path, DEFAULT) == Named("12345/%")
+        return
+    with pytest.raises(Malformed):
+        locate(path, DEFAULT)
+
+
+def test_what_is_no_utf_8_is_looked_up_with_a_replacement() -> None:
+    assert locate(b"/12345/%FF", DEFAULT) == Named("12345/\ufffd")
+
+
+@given(handles(), st.sampled_from(SETTINGS), st.sampled_from(("", "hdl", "id")))
+def test_the_path_to_a_name_leads_to_that_name(handle: Handle, settings: HttpSettings, segment: str) -> None:
+    segment = segment if segment in settings.segments else ""
+    path = path_to(str(handle), settings, segment)
+    found = locate(path.encode("ascii"), settings)
+    assert isinstance(found, Named)
+    assert found.name == str(handle)
+    assert found.segment == segment or (not segment and found.segment == "hdl")
+    assert not set(path) & set(' "<>\\^`{|}?#')
+    assert not any(part in (".", "..", "") for part in path.split("/")[1:])
+
+
+@pytest.mark.parametrize("name", ["hdl/x", "api/x", "static/x", "hdl:77/x", "robots.txt", "healthz", "help.html"])
+def test_a_name_that_the_server_would_take_for_something_else_is_reached_behind_hdl(name: str) -> None:
+    assert not is_bare(name, DEFAULT)
+    assert path_to(name, DEFAULT).startswith("/hdl/")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("12345/..", "/12345%2F.."), ("12345/.", "/12345%2F."), ("1/a/../b", "/1/a%2F..%2Fb")]
+)
+def test_no_client_takes_a_name_for_a_step_up(name: str, path: str) -> None:
+    assert path_to(name, DEFAULT) == path
+
+
+def test_a_handle_without_a_slash_is_a_prefix() -> None:
+    assert Named("12345").handle == "0.NA/12345"
+    assert Named("12345/x").handle == "12345/x"
+
+
+def test_a_scheme_behind_a_segment_may_be_a_slip() -> None:
+    assert Named("hdl:12345/x", "hdl").otherwise == Named("12345/x", "hdl")
+    assert Named("12345/x", "hdl").otherwise is None
+    assert Named("hdl:", "hdl").otherwise is None
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("12345/x", "12345/x"),
+        ("  12345/x\n", "12345/x"),
+        ("\ufeff12345/x", "12345/x"),
+        ("/12345/x", "12345/x"),
+        ("hdl:12345/x", "12345/x"),
+        ("hdl: 12345/x", "12345/x"),
+        ("hdl.12345/x", "12345/x"),
+        ("Handle: 12345/x", "12345/x"),
+        ("info:hdl/12345/x", "12345/x"),
+        ("https://hdl.handle.net/12345/x", "12345/x"),
+        ("HTTP://hdl.example.org/12345/a%20b?noredirect#x", "12345/a b"),
+        ("https://hdl.example.org/hdl/12345/x", "12345/x"),
+        ("hdl.handle.net/12345/x", "12345/x"),
+        ("12345/100%", "12345/100%"),
+        ("12345/a%20b", "12345/a%20b"),  # a bare handle is literal
+        ("12345/x?y#z", "12345/x?y#z"),
+        ("12345", "12345"),
+    ],
+)
+def test_what_people_type_and_paste(field: str, expected: str) -> None:
+    found = typed(field, DEFAULT)
+    assert found is not None
+    assert found.name == expected
+
+
+def test_nothing_typed_is_nothing() -> None:
+    assert typed("", DEFAULT) is None
+    assert typed(" \n", DEFAULT) is None
+    assert typed("https://hdl.handle.net/", DEFAULT) is None
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_typed_is_read_or_refused(field: str) -> None:
+    try:
+        found = typed(field, DEFAULT)
+    except Malformed:
+        return
+    assert found is None or found.name
+
+
+@given(st.text(max_size=20))
+def test_a_scheme_is_taken_off_once(name: str) -> None:
+    assert stripped(f"hdl:{name}") == name
+    assert stripped(f"info:doi/{name}") == name
+
+
+# Parameters
+
+
+def test_both_separators_count_and_a_plus_is_a_plus() -> None:
+    found = read_query(b"a=1;b=2&c=x+y&d=%26%3B;e&&;")
+    assert found.pairs == (("a", "1"), ("b", "2"), ("c", "x+y"), ("d", "&;"), ("e", ""))
+
+
+def test_indexes_that_cannot_be_read_do_not_count() -> None:
+    found = read_query(b"index=1&index=x&index=&index=-1&index=2&index=99999999999&index=4294967296&index=%C2%B2")
+    assert indexes_of(found) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (b"", None),
+        (b"noredirect", Action.VALUES),
+        (b"noredirect=false", Action.VALUES),
+        (b"action=redirect&noredirect", Action.REDIRECT),
+        (b"noredirect;action=showurls", Action.LOCATIONS),
+        (b"action=nonsense", Action.REDIRECT),
+        (b"action=", Action.REDIRECT),
+        (b"action=api&action=showvalues", Action.API),
+        (b"Noredirect", None),
+    ],
+)
+def test_what_is_to_be_done(query: bytes, expected: Action | None) -> None:
+    assert action_of(read_query(query)) is expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (b"", b""),
+        (b"a=b", b"a=b"),
+        (b"a=b;c&d", b"a=b;c&d"),
+        (b"noredirect&a=b", b"a=b"),
+        (b"a=b&noredirect;type=URL&c=%20d", b"a=b&c=%20d"),
+        (b"typ%65=URL&a", b"a"),
+        (b"noredirect&type=URL", b""),
+    ],
+)
+def test_what_is_left_of_a_query_for_the_name(query: bytes, expected: bytes) -> None:
+    assert rest_of(query) == expected
+
+
+@given(st.lists(st.sampled_from((*sorted(OWN), "x", "y", "%6E")), max_size=8), st.sampled_from(("&", ";")))
+def test_what_is_left_is_what_is_not_ours_in_its_order(names: list[str], separator: str) -> None:
+    expected = separator.join(name for name in names if name not in OWN)
+    assert rest_of(separator.join(names).encode()) == expected.encode()
