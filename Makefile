@@ -103,7 +103,7 @@ bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for lar
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
 	$(BIN)/python -m bench.serving --handles $(HANDLES)
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
-	$(BIN)/python -m bench.web
+	$(BIN)/python -m bench.serving.web
 
 lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
 	$(BIN)/python tools/lock.py

@@ -6,6 +6,7 @@ import ssl
 import struct
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 
@@ -380,6 +381,40 @@ def test_much_may_be_sent_at_once(version: ssl.TLSVersion) -> None:
         thread.start()
         assert read_all(client) == b"".join(line[5:] + b"\n" for line in lines) + b"bye\n"
         thread.join()
+
+
+def test_much_may_be_sent_with_the_last_words_of_the_handshake() -> None:
+    """In TLS 1.3 a client has the last word and may go on at once; both come in one piece then."""
+    lines = b"".join(b"echo %06d\n" % number for number in range(20_000)) + b"close\n"
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    speaking = client_context(ssl.TLSVersion.TLSv1_3).wrap_bio(incoming, outgoing)
+    with fronted() as behind, plain_client(behind.address) as client:
+        while True:
+            try:
+                speaking.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.sendall(outgoing.read())
+                incoming.write(client.recv(65_536))
+        speaking.write(lines)
+        sender = threading.Thread(target=client.sendall, args=(outgoing.read(),))
+        sender.start()
+        incoming.write(read_all(client))
+        incoming.write_eof()
+        sender.join()
+        assert not behind.failures
+        assert b"".join(_decrypted(speaking)) == lines.replace(b"echo ", b"").replace(b"close", b"bye")
+
+
+def _decrypted(speaking: ssl.SSLObject) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = speaking.read(65_536)
+        except ssl.SSLWantReadError:
+            return
+        if not piece:
+            return
+        yield piece
 
 
 def test_who_takes_slowly_is_waited_for() -> None:

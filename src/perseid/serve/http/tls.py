@@ -91,6 +91,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         "_paused",
         "_pumping",
         "_said_all",
+        "_taken",
         "_task",
         "_work",
         "deadline",
@@ -116,7 +117,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._outer: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
         self._incoming = bytearray()  # what has come and was not given to OpenSSL
-        self._came = 0  # how much has come during the handshake
+        self._came = False  # whether anything has come
+        self._taken = 0  # octets that steps of the handshake were made of
         self._task: asyncio.Task[None] | None = None
         self._answered = False  # whether the client has had an answer to its first words
         self._busy = False  # whether a step of the handshake is being made elsewhere
@@ -151,10 +153,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if self._open:
             self._pump()
             return
-        self._came += len(data)
-        if self._came > MAX_HANDSHAKE:
-            self._fail(Failure.TOO_LONG, f"more than {MAX_HANDSHAKE} octets have come before it was done")
-        elif not self._busy:
+        self._came = True
+        if not self._busy:
             self._step()
 
     def eof_received(self) -> bool:
@@ -211,6 +211,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         while not self._open and not self._closing and (end := self._records()):
             octets = bytes(self._incoming[:end])
             del self._incoming[:end]
+            self._taken += end
             if not self._answered or end > SHORT_FLIGHT:
                 self._busy = True
                 assert self._outer is not None  # noqa: S101 - it brought the octets
@@ -218,6 +219,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 self._task = asyncio.get_running_loop().create_task(self._greet(octets))
                 return
             self._go_on(advance(self._connection, octets))
+        if not self._open and len(self._incoming) > MAX_HANDSHAKE:
+            self._fail_by_length()
 
     async def _greet(self, octets: bytes) -> None:
         """Have a step of the handshake made elsewhere, and go on."""
@@ -250,6 +253,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._fail(flight.failure, flight.reason)
         elif flight.done:
             self._begin()
+        elif self._taken > MAX_HANDSHAKE:
+            self._fail_by_length()  # only now: behind the last words of a handshake a client may send a request at once
+
+    def _fail_by_length(self) -> None:
+        self._fail(Failure.TOO_LONG, f"more than {MAX_HANDSHAKE} octets have come before it was done")
 
     def _begin(self) -> None:
         """The handshake is done: make the protocol inside, and give it what has come for it."""

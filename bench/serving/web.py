@@ -1,4 +1,4 @@
-"""What HTTP costs, beside nginx: `python -m bench.web [--handles N] [--seconds S]`.
+"""What HTTP costs, beside nginx: `python -m bench.serving.web [--handles N] [--seconds S]`.
 
 An installation is served by `perseid serve` and loaded by `wrk` (Debian's package) with names by chance; the access log
 is off unless the line says so. In the same run nginx (Debian's, one worker) answers every request with the same
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import PREFIX, make
-from bench.serving.processes import Watch
 from tests.serve.native_client import serving
+
+from .installations import PREFIX, make
+from .processes import Watch
 
 QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_RESOLVERS": "1", "PERSEID_HTTP_PORT": "0"}
 LOGGED: Final = {**QUIET, "PERSEID_LOG_ACCESS": "true"}
