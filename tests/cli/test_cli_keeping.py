@@ -24,7 +24,7 @@ from tests import postgres
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, run
 
-KEY_FILES = ["checkpoint.key", "privkey.bin", "pubkey.bin"]
+KEY_FILES = ["checkpoint.key", "https.pem", "privkey.bin", "pubkey.bin"]
 COUNTED = b'profile = "own"\nscheme = "pattern:TR-dddd"\ncase = "insensitive"\n'
 
 
@@ -327,7 +327,7 @@ def test_a_healthy_installation(here: Site) -> None:
     done = here.ok("check")
     assert done.err == ""
     assert [line.split()[:2] for line in done.out.splitlines()] == [
-        *(["ok", about] for about in ("directory", "settings", "server", "ports", "ports")),
+        *(["ok", about] for about in ("directory", "settings", "server", "http", "ports", "ports", "ports")),
         *(["ok", about] for about in ("clock", "keys", "ledger", "answers", "policy")),
     ]
     assert f"{size(here)} entries hold" in done.out

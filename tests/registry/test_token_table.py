@@ -20,6 +20,7 @@ from perseid.registry.given import AddGiven, CreateGiven, Given, ReplaceWhole, S
 from perseid.registry.identity import Identity
 from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.minting import Generate, Maker, Mint, Reserve
+from perseid.registry.namespace_views import ChangePolicy
 from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.policy import PROFILES
@@ -143,6 +144,7 @@ CASES = {
     "make a namespace": case(AddNamespace("777", FREE), W.NAMESPACES, where="777"),
     "derive a namespace": case(AddNamespace("12345.7", FREE), W.NAMESPACES, where="12345.7"),
     "set a policy": case(SetPolicy("12345", replace(FREE, purpose="another")), W.NAMESPACES),
+    "change a policy": case(ChangePolicy("12345", 'purpose = "another"'), W.NAMESPACES),
     "change a case rule": case(SetPolicy("12345", PROFILES["exact"], change_case=True), W.NAMESPACES),
     "keep a prefix handle": case(KeepPrefixHandle("12345", ()), W.NAMESPACES),
     "add to a prefix handle": case(Add(PREFIX, (Value.text(9, "DESC", ""),)), W.NAMESPACES),

@@ -1,0 +1,30 @@
+"""Every rule that a refusal names is explained."""
+
+import re
+from pathlib import Path
+
+import perseid.names
+import perseid.registry
+from perseid.names.errors import rules as name_rules
+from perseid.registry.rules import rules
+
+RULE = re.compile('"([A-Z][0-9]+)"')
+
+
+def named(package: Path) -> set[str]:
+    return {rule for path in package.glob("*.py") for rule in RULE.findall(path.read_text(encoding="utf-8"))}
+
+
+def test_every_rule_that_the_code_names_is_explained() -> None:
+    for package in (perseid.names, perseid.registry):
+        folder = Path(next(iter(package.__path__)))
+        assert named(folder) <= set(rules()), folder
+
+
+def test_every_rule_says_something_and_once() -> None:
+    assert set(name_rules()) < set(rules())
+    for said in rules().values():
+        assert said["title"]
+        assert said["text"].endswith(".")
+    ids = list(rules())
+    assert ids.index("H3") < ids.index("H7") < ids.index("P1")
