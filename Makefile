@@ -102,6 +102,7 @@ bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for lar
 	$(BIN)/python bench/run.py
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
 	$(BIN)/python -m bench.serving --handles $(HANDLES)
+	$(BIN)/python -m bench.serving.api --records $(RECORDS)
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
 	$(BIN)/python -m bench.serving.web
 

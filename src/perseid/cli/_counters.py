@@ -118,7 +118,7 @@ def _number(text: str, prefix: str, scheme: Scheme) -> int:
         return int(text)
     if "/" not in text:
         raise typer.BadParameter("the last name that was given out is expected, or its number", param_hint="--last")
-    handle = named(text)
+    handle = named(text, new=True)
     if fold(handle.prefix) != fold(prefix):
         raise typer.BadParameter(f"{handle} is no name of {prefix}", param_hint="--last")
     if not isinstance(scheme, Pattern):

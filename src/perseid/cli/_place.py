@@ -124,9 +124,12 @@ def reference(text: str, option: str) -> ValueRef:
     return found
 
 
-def named(text: str) -> Handle:
-    """The name that a change is about. Query and fragment belong to look-ups, so a URI with one is refused."""
-    found = parse_human(text)
+def named(text: str, *, new: bool = False) -> Handle:
+    """The name that a change is about. Query and fragment belong to look-ups, so a URI with one is refused.
+
+    A `new` one has to be legal here. What exists may have come from another server, and be none that is made here.
+    """
+    found = parse_human(text, for_lookup=not new)
     if found.tail:
         message = f"{found.tail} is a query or fragment, which belongs to a look-up; name {found.handle} alone"
         raise typer.BadParameter(message, param_hint="HANDLE")

@@ -73,7 +73,7 @@ def add(  # noqa: PLR0913 - options
         perseid type add 102.100.TYPE/SCALE --definition "A map's scale" --pattern "1:[1-9][0-9]*" --example 1:25000
         perseid type add 102.100.TYPE/SHEET --definition "The sheet of a map" --name Sheet --json
     """
-    found = named(handle)
+    found = named(handle, new=True)
     if pattern is not None and schema is not None:
         raise typer.BadParameter("give a pattern or a schema, not both", param_hint="--pattern")
     plain = None if schema is None else parse_json(read_text(schema))

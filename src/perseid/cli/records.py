@@ -173,7 +173,7 @@ def creation(
 ) -> CreateGiven:
     """What `create` asks for."""
     whole = () if record is None else read_record(record)
-    return CreateGiven(named(handle), parse_all(value, url), whole, overwrite, again)
+    return CreateGiven(named(handle, new=True), parse_all(value, url), whole, overwrite, again)
 
 
 def setting(handle: str, value: list[str] | None, record: str | None) -> SetGiven | ReplaceWhole:

@@ -138,9 +138,8 @@ def undos(log: Log) -> list[Undo]:
         return [Undo(row.id, row.undoes, row.ended > 0) for row in connection.execute(wanted)]
 
 
-def newest_first(log: Log) -> Iterator[Operation]:
-    """All operations, the one that began last first."""
-    before: tuple[int, str] | None = None
+def newest_first(log: Log, before: tuple[int, str] | None = None) -> Iterator[Operation]:
+    """All operations, the one that began last first; those before one, of which that is the beginning and the name."""
     while True:
         with log.store.reading() as connection:
             wanted = select(operations).order_by(operations.c.begun.desc(), operations.c.id.desc()).limit(PAGE)

@@ -5,7 +5,7 @@ so it happens while an operation is decided, on the state of the ledger on which
 permissions nor TTL is as usual for new values, and stays as it is where a value takes the place of another.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -71,11 +71,14 @@ def placed(given: Sequence[Given], taken: Iterable[Value] = (), ttl: int | None 
     """The values to add beside those that are there, each with an index."""
     used = {value.index for value in taken} | {each.index for each in given if each.index is not None}
     life = DEFAULT_TTL if ttl is None else ttl
+    free: dict[int, Iterator[int]] = {}
     found = []
     for each in given:
         index = each.index
         if index is None:
-            index = next(free for free in count(each.first_index) if free not in used)
+            # Each beginning has a row of its own that goes on where it was: those before are taken by now.
+            row = free.setdefault(each.first_index, count(each.first_index))
+            index = next(number for number in row if number not in used)
             used.add(index)
         found.append(each.at(index, life))
     return tuple(found)

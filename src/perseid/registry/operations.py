@@ -53,8 +53,9 @@ class Create:
         held = context.own(self.handle, new=not self.overwrite)
         context.registrable(held)
         check_indexes(self.values)
-        if held.exists and not held.is_public:
-            # Whoever is unknown learns nothing of such a name, not even that it is not free.
+        if held.exists and not held.is_public and isinstance(context.who, Anonymous):
+            # Whoever is unknown learns nothing of such a name: they are refused in the very words as if it were free.
+            self._demand_making(context, held)
             require_identity(context, f"create {shown(self.handle)}")
         if held.state is State.RESERVED:
             return self._register(context, held)

@@ -1,0 +1,162 @@
+"""What our own API costs: `python -m bench.serving.api [--records N,N] [--seconds S]`.
+
+An installation with so many records is served by `perseid serve`, without the access log and without a limit for
+requests, and asked over one connection of the loopback interface, one request after the other, by somebody with a
+token. What counts is CPU time of the server's processes for one answer, user and system; beside it stands how long the
+one who asked had to wait, in the middle and for the slowest of a hundred. A change waits for the disk.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from bench.serving.installations import FORMAT, PREFIX, make
+from bench.serving.processes import Watch
+from tests.serve.running import Address, serving
+
+SETTINGS: Final = {
+    "PERSEID_LOG_ACCESS": "false",
+    "PERSEID_SERVER_RESOLVERS": "1",
+    "PERSEID_HTTP_API_REQUESTS": "0",
+}
+WORDS: Final = "mint,find,read,update"
+NAMES: Final = 1_000
+"""How many names are made in one call."""
+FEWEST: Final = 5
+"""Calls that are made at least, however long they take."""
+URL: Final = [{"type": "URL", "data": "https://example.org/items/new"}]
+
+_chance = random.Random(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is asked for."""
+
+    name: str
+    method: str
+    path: Callable[[int], str]
+    """For a record, by its number."""
+    plain: object = None
+    status: int = 200
+    each: int = 1
+    """How many names one call is about."""
+
+
+def _name(number: int) -> str:
+    return quote(FORMAT % number, safe="")
+
+
+WAYS: Final = (
+    Way("record", "GET", lambda number: f"/handles/{_name(number)}"),
+    Way("history", "GET", lambda number: f"/handles/{_name(number)}/history"),
+    Way("proof", "GET", lambda number: f"/handles/{_name(number)}/proof"),
+    Way("find by URL", "GET", lambda number: f"/find?url=https://example.org/items/{number}"),
+    Way("find by path, page of 100", "GET", lambda number: f"/find?path=/items/{number // 1000}&limit=100"),
+    Way("find by type, page of 100", "GET", lambda _: "/find?type=EMAIL&limit=100"),
+    Way("names of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/names?limit=100"),
+    Way("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
+    Way("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
+    Way("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
+    Way(
+        f"mint {NAMES:,} in a call",
+        "POST",
+        lambda _: "/mint",
+        {"prefix": PREFIX, "values": URL, "count": NAMES},
+        201,
+        NAMES,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of it."""
+
+    calls: int
+    cpu: float
+    """CPU microseconds of the server for a call."""
+    middle: float
+    slowest: float
+    """Milliseconds within which half of the calls, and 99 of 100, were answered."""
+
+
+class Asking:
+    """One connection, on which requests are made one after the other."""
+
+    def __init__(self, address: Address, token: str) -> None:
+        self._connection = http.client.HTTPConnection(*address, timeout=120)
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def __call__(self, way: Way, number: int) -> Any:
+        body = None if way.plain is None else json.dumps(way.plain)
+        self._connection.request(way.method, f"/api/v1{way.path(number)}", body, self._headers)
+        response = self._connection.getresponse()
+        said = response.read()
+        if response.status != way.status:
+            raise RuntimeError(f"{way.name}: {response.status} {said[:500]!r}")
+        return said
+
+
+def measure(pid: int, ask: Asking, way: Way, records: int, seconds: float) -> Measured:
+    """Ask for some seconds."""
+    ask(way, 1)  # what is loaded when it is first asked for
+    waits: list[float] = []
+    watch, end = Watch(pid), time.perf_counter() + seconds
+    for call in itertools.count(1):
+        before = time.perf_counter()
+        ask(way, _chance.randrange(1, records))
+        after = time.perf_counter()
+        waits.append(after - before)
+        if after > end and call >= FEWEST:
+            break
+    cpu = sum(watch.spent().values())
+    waits.sort()
+    middle, slowest = waits[len(waits) // 2], waits[min(len(waits) - 1, len(waits) * 99 // 100)]
+    return Measured(len(waits), cpu / len(waits) * 1e6, middle * 1e3, slowest * 1e3)
+
+
+def token_for(directory: Path) -> str:
+    """A token of the installation."""
+    command = [sys.executable, "-c", "from perseid.cli import main; main()", "token", "create", "-d", str(directory)]
+    words = ["--may", WORDS, "--namespace", PREFIX, "--label", "bench", "--days", "1"]
+    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description="Print what our own API costs.")
+    parser.add_argument("--records", default="10000", help="how many, with commas between; default 10000")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each thing is measured; default 2")
+    options = parser.parse_args()
+    for records in map(int, options.records.split(",")):
+        with tempfile.TemporaryDirectory(prefix="perseid-api-") as folder:
+            filled = make(Path(folder, "installation"), records)
+            token = token_for(filled.directory)
+            print(f"{records:,} records", flush=True)
+            with serving(filled.directory, **SETTINGS) as server:
+                ask = Asking(server.http, token)
+                for way in WAYS:
+                    _print(way, measure(server.pid, ask, way, records, options.seconds))
+
+
+def _print(way: Way, found: Measured) -> None:
+    each = f"  {found.cpu / way.each:8.1f} µs CPU for a name" if way.each > 1 else ""
+    figures = f"{found.cpu:10.0f} µs CPU  50 % in {found.middle:8.2f} ms  99 % in {found.slowest:8.2f} ms"
+    print(f"  {way.name:<34}{figures}{each}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The registry for one who asks, over several steps: whoever loses the key or token that proved them goes no further.
+
+An operation that is one commit is guarded by `ApiCall.change`. What takes many steps, some of them long after the
+request was answered, goes through here: in every step, reading ones too, it is looked whether the proof still counts.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from perseid.ledger.requests import RestsOn
+from perseid.registry.context import Context, Operation
+from perseid.registry.facts import Facts
+from perseid.registry.identity import Identity
+from perseid.registry.registry import Once, Registry
+from perseid.registry.token_records import require_counting
+from perseid.serve.http.asking import DOOR
+from perseid.serve.native_deciding import Guarded
+from perseid.serve.native_identity import Guard
+
+T = TypeVar("T")
+
+
+class Acting(Registry):
+    """The rules over the ledger of another registry, for one identity."""
+
+    def __init__(self, registry: Registry, who: Identity, guard: Guard | None) -> None:
+        super().__init__(registry.ledger, registry.rules)
+        self._who = who
+        self._guard = guard
+
+    def do(
+        self,
+        operation: Operation[T],
+        who: Identity,
+        door: str,
+        note: str = "",
+        rests_on: RestsOn | None = None,
+        step_of: str = "",
+        once: Once[T] | None = None,
+    ) -> T:
+        """Carry out an operation, if the key of whoever asks is still what it was."""
+        return super().do(Guarded(operation, self._guard, refers=True), who, door, note, rests_on, step_of, once)
+
+    @contextmanager
+    def facts(self) -> Iterator[Facts]:
+        """One state of the ledger, in which the proof of whoever asks counts; raises `Refused` if it does not."""
+        with super().facts() as facts:
+            if self._guard is not None:
+                self._guard.check(facts)
+            require_counting(Context(facts, self._who, DOOR, self.now()))
+            yield facts

@@ -1,0 +1,158 @@
+"""Citations and QR codes: an identifier as others write it down, and as telephones read it."""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from perseid.names import KNOWN_RESOLVERS, InvalidName, Reference, Resolver, to_http
+from perseid.registry.citation_forms import FORMS, as_json
+from perseid.registry.cited import cited, printable_name
+from perseid.registry.qr import Qr
+from perseid.serve.http.paths import resolvers_of
+from perseid.serve.native_steps import Kind
+
+from .calls import ApiCall
+from .routing import Reply, Routes
+from .shapes import HANDLE_STEP, About, Given, Seq, Told
+from .taking import Unfitting
+
+CHAPTER: Final = Routes("Citing", "An identifier as others write it down, and as telephones read it.")
+
+MAX_SCALE: Final = 20
+"""Pixels to a module at most: the largest code then has 3,700 to a side. Who prints larger ones takes SVG."""
+
+_PLACE: Final = {"handle": HANDLE_STEP}
+
+ResolverText = Annotated[
+    str,
+    About(
+        "The resolver of the HTTP form; this server's own, or the global one, if it is left out.",
+        max_length=2_000,
+        examples=["https://hdl.handle.net"],
+    ),
+]
+
+
+class Style(StrEnum):
+    """How a citation is written."""
+
+    TEXT = "text"
+    HDL = "hdl"
+    HTTP = "http"
+    BIBTEX = "bibtex"
+    CSL_JSON = "csl-json"
+
+
+class Drawing(StrEnum):
+    """What a code is drawn as."""
+
+    SVG = "svg"
+    PNG = "png"
+
+
+class CitationQuery(Given, frozen=True):
+    """How a name is to be cited."""
+
+    style: Annotated[Style, About("How the citation is written.")] = Style.TEXT
+    resolver: ResolverText = ""
+    at: Annotated[
+        str, About("Cite the version of a time, or of an entry, by its number.", max_length=100, examples=["30"])
+    ] = ""
+
+
+class QrQuery(Given, frozen=True):
+    """How a code is to be drawn."""
+
+    format: Annotated[Drawing, About("What to draw.")] = Drawing.SVG
+    scale: Annotated[int, About("Pixels, or units, to a module.", ge=1, le=MAX_SCALE)] = 8
+    resolver: ResolverText = ""
+
+
+class Version(Told, frozen=True):
+    """The version of a record that is cited."""
+
+    seq: Seq
+    at: Annotated[str, About("When the record became so, in ISO 8601.", examples=["2026-11-15T10:00:00Z"])]
+
+
+class Cited(Told, frozen=True):
+    """A citation, and what it is made of. What the record does not say is left out."""
+
+    citation: Annotated[str, About("The citation.")]
+    style: Annotated[Style, About("How it is written.")]
+    hdl: Annotated[str, About("The identifier as `hdl:` URI.", examples=["hdl:12345/x"])]
+    http: Annotated[str, About("The identifier at the resolver.", examples=["https://hdl.handle.net/12345/x"])]
+    title: Annotated[str, About("What the thing is called.")] = ""
+    creators: Annotated[tuple[str, ...], About("Who made the thing.")] = ()
+    date: Annotated[str, About("When the thing was made, as the record has it.")] = ""
+    publisher: Annotated[str, About("Who published the thing.")] = ""
+    description: Annotated[str, About("What the thing is.")] = ""
+    created: Annotated[str, About("When the identifier was first associated with the thing.")] = ""
+    creator: Annotated[str, About("Who created the identifier, as `hdl:` URI.")] = ""
+    gone: Annotated[str, About("That the thing is gone, and why.")] = ""
+    version: Annotated[Version | None, About("The version that is cited, if one was asked for.")] = None
+
+
+@CHAPTER.add(
+    "GET",
+    "/handles/{handle}/citation",
+    "citeHandle",
+    "Cite a name",
+    answer=Cited,
+    query=CitationQuery,
+    problems=(404, 422),
+    parameters=_PLACE,
+)
+async def cite(call: ApiCall) -> Reply:
+    """An identifier as `hdl:` URI and at a resolver, with what its record says about the thing.
+
+    Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
+    or ISSUED, PUBLISHER and DESC, alone, behind `DC.`, or as suffix of a registered type. With `at` the citation names
+    the entry that made the version, and asking for that entry gives the same for ever.
+    """
+    asked, handle = call.asked(CitationQuery), call.handle()
+    resolver, log = _resolver(call, asked.resolver), call.registry.ledger.log
+    found = await call.read(
+        lambda context: cited(context, Reference(handle), resolver, asked.at or None, log.clock.now()), handle
+    )
+    said = {"citation": FORMS[asked.style.value](found), "style": asked.style.value, **as_json(found)}
+    return Reply(msgspec.convert(said, Cited), name=str(handle))
+
+
+@CHAPTER.add(
+    "GET",
+    "/handles/{handle}/qr",
+    "drawQr",
+    "The QR code of a name",
+    query=QrQuery,
+    media_types=("image/svg+xml", "image/png"),
+    problems=(404, 422),
+    parameters=_PLACE,
+)
+async def draw(call: ApiCall) -> Reply:
+    """The QR code of an identifier, to be printed on a thing: its address at a resolver.
+
+    The name must exist, or resolve by a template; one that is reserved will do, since that is what names are reserved
+    for.
+    """
+    asked, handle = call.asked(QrQuery), call.handle()
+    resolver = _resolver(call, asked.resolver)
+    name = await call.read(lambda context: printable_name(context, Reference(handle)), handle)
+
+    def drawn() -> bytes:
+        code = Qr.of(to_http(name, resolver))
+        return code.png(asked.scale) if asked.format is Drawing.PNG else code.svg(asked.scale)
+
+    media_type = "image/png" if asked.format is Drawing.PNG else "image/svg+xml"
+    return Reply(await call.do(Kind.READ, drawn), media_type=media_type, name=str(name.handle))
+
+
+def _resolver(call: ApiCall, text: str) -> Resolver:
+    """The resolver that was named, or our own, or the one that everybody knows."""
+    if not text:
+        return next(iter(resolvers_of(call.settings)), KNOWN_RESOLVERS[0])
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        raise Unfitting(problem.message, "resolver") from problem

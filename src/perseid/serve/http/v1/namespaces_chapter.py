@@ -1,0 +1,329 @@
+"""Namespaces and their rules, and what a name says about itself as an identifier."""
+
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from perseid.names import CaseRule, Handle
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records.value import ValueRef
+from perseid.registry.about import authority_of
+from perseid.registry.context import Context
+from perseid.registry.namespace_views import ChangePolicy, all_rules, known_policy, listed_prefixes, summary
+from perseid.registry.namespaces import AddNamespace, SetPolicy
+from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.resolving import Query, resolve
+from perseid.registry.setup import KeepPrefixHandle, administered_by, creator_order, with_group
+
+from .calls import ApiCall
+from .routing import Reply, Routes
+from .shapes import HANDLE_STEP, About, Given, NextCursor, Note, Paging, Seq, Told
+from .taking import Unfitting
+from .values import party
+
+CHAPTER: Final = Routes("Namespaces", "A namespace is a prefix with its rules, which hold at every door.")
+
+PREFIX_STEP: Final = "The prefix of the namespace, as in `12345`."
+
+MAX_ADMINISTRATORS: Final = 100
+"""Administrators that a new namespace is given; a group has room for more."""
+
+_PLACE: Final = {"prefix": PREFIX_STEP}
+
+Prefix = Annotated[str, About("The prefix.", min_length=1, max_length=2_048, examples=["12345"])]
+Toml = Annotated[
+    str,
+    About(
+        "The rules in TOML, as `perseid namespace policy` prints them.",
+        max_length=65_536,
+        examples=['purpose = "Maps"\nwho_may_list = "public"\n'],
+    ),
+]
+
+
+class NewNamespace(Given, frozen=True):
+    """A namespace that is to be made."""
+
+    prefix: Prefix
+    profile: Annotated[
+        str, About(f"Which rules to begin with: {', '.join(PROFILES)}. `free` if it is left out.", examples=["free"])
+    ] = ""
+    case: Annotated[
+        CaseRule | None, About("Whether small and capital letters of a suffix are told apart; fixed from then on.")
+    ] = None
+    creator: Annotated[str, About("The creator of identifiers that name none: a handle.", max_length=4_096)] = ""
+    purpose: Annotated[str, About("What the namespace is for, in words that last.", max_length=2_000)] = ""
+    policy: Annotated[Toml, About("Rules of your own in TOML, in place of a profile.")] = ""
+    administrators: Annotated[
+        tuple[str, ...],
+        About(
+            "Who administers the prefix and its names, as `INDEX:HANDLE`; the server's administrators if left out.",
+            max_length=MAX_ADMINISTRATORS,
+            examples=[["300:0.NA/12345"]],
+        ),
+    ] = ()
+    note: Note = ""
+
+
+class NewPolicy(Given, frozen=True):
+    """Rules that a namespace is to have."""
+
+    policy: Toml
+    change_case: Annotated[bool, About("The case rule is meant to change, for all names there are.")] = False
+    note: Note = ""
+
+
+class Namespace(Told, frozen=True):
+    """What a namespace is, in a few words."""
+
+    prefix: Prefix
+    profile: Annotated[str, About("Where its rules came from.", examples=["pilin"])]
+    scheme: Annotated[str, About("Which suffixes are valid and how new ones are made.", examples=["pilin"])]
+    case: Annotated[str, About("Whether small and capital letters of a suffix are told apart.")]
+    who_may_mint: Annotated[str, About("Who may make names.", examples=["administrators"])]
+    who_may_list: Annotated[str, About("Who may see its names together.", examples=["administrators"])]
+    authority: Annotated[bool, About("Whether every record says when it was created, by whom, and who owns it.")]
+    deletion: Annotated[str, About("Whether names may be deleted.", examples=["tombstone"])]
+    purpose: Annotated[str, About("What the namespace is for.")] = ""
+    creator: Annotated[str | None, About("The creator of identifiers that name none.")] = None
+    administrators: Annotated[
+        tuple[str, ...], About("Whom the prefix handle names as administrators, as far as everybody may read it.")
+    ] = ()
+
+
+class Namespaces(Told, frozen=True):
+    """Namespaces, in the order of their prefixes."""
+
+    namespaces: Annotated[list[Namespace], About("The namespaces of the page.")]
+    next: NextCursor = None
+
+
+class MadeNamespace(Told, frozen=True):
+    """A namespace that was made."""
+
+    prefix: Prefix
+    profile: Annotated[str, About("Where its rules came from.")]
+    seq: Seq
+    creator: Annotated[
+        str | None, About("The creator of identifiers that name none; its record was made if need be.")
+    ] = None
+    types_elsewhere: Annotated[tuple[str, ...], About("Types of values that are defined elsewhere.")] = ()
+
+
+class PolicyTold(Told, frozen=True):
+    """All the rules of a namespace."""
+
+    prefix: Prefix
+    policy: Toml
+    rules: Annotated[dict[str, Any], About("The same by their keys, which docs/reference/policy.md explains.")]
+
+
+class PolicyChanged(Told, frozen=True):
+    """That a namespace has other rules."""
+
+    prefix: Prefix
+    seq: Seq
+    changed: Annotated[tuple[str, ...], About("The keys of the rules that are others now; none if nothing differs.")]
+
+
+class Party(Told, frozen=True):
+    """Somebody who created or owns an identifier."""
+
+    uri: Annotated[str, About("Their handle as `hdl:` URI.", examples=["hdl:12345/ann"])]
+    verified: Annotated[bool, About("Whether it is known to resolve.")]
+
+
+class Authority(Told, frozen=True, omit_defaults=False):
+    """What a name says about itself as an identifier."""
+
+    handle: Annotated[str, About("The name as it is registered.")]
+    asked: Annotated[bool, About("Whether the policy of its namespace asks records to say this; if not, it is empty.")]
+    created: Annotated[str | None, About("When it was first associated with its thing, in ISO 8601.")] = None
+    updated: Annotated[str | None, About("When its record last changed, in ISO 8601.")] = None
+    creator: Annotated[Party | None, About("Who created the identifier.")] = None
+    owners: Annotated[tuple[Party, ...], About("Who owns it, if they are not the creator.")] = ()
+
+
+# Namespaces
+
+
+@CHAPTER.add(
+    "GET",
+    "/namespaces",
+    "listNamespaces",
+    "The namespaces",
+    answer=Namespaces,
+    query=Paging,
+    scope="admin",
+    problems=(401, 403),
+)
+async def list_namespaces(call: ApiCall) -> Reply:
+    """The namespaces of this server, in the order of their prefixes. It takes a server administrator."""
+    limit, after = call.asked(Paging).limit, await call.after(str)
+
+    def page(context: Context) -> tuple[list[Namespace], str | None]:
+        prefixes = sorted(listed_prefixes(context.facts, context.who), key=fold)
+        behind = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
+        told = [_told(context, prefix) for prefix in islice(behind, limit)]
+        return told, fold(told[-1].prefix) if len(behind) > limit else None
+
+    found, last = await call.read(page)
+    following = await call.cursor(last)
+    return Reply(Namespaces(found, following), next=following)
+
+
+@CHAPTER.add(
+    "GET",
+    "/namespaces/{prefix}",
+    "showNamespace",
+    "A namespace",
+    answer=Namespace,
+    problems=(404,),
+    parameters=_PLACE,
+)
+async def show_namespace(call: ApiCall) -> Reply:
+    """What a namespace is, in a few words. All its rules are in its policy."""
+    prefix = call.names["prefix"]
+
+    def read(context: Context) -> Namespace:
+        known_policy(context.facts, prefix)
+        return _told(context, prefix)
+
+    return Reply(await call.read(read))
+
+
+@CHAPTER.add(
+    "POST",
+    "/namespaces",
+    "addNamespace",
+    "Make a namespace",
+    body=NewNamespace,
+    answer=MadeNamespace,
+    status=201,
+    scope="namespaces",
+    creates=True,
+    problems=(401, 403, 409, 422),
+)
+async def add_namespace(call: ApiCall) -> Reply:
+    """Make a namespace: become responsible for a prefix, with rules that hold at every door.
+
+    The case rule is fixed from then on; all else can be changed with its policy. Where the rules ask for a creator and
+    you name none, a record is made for it, which names itself.
+    """
+    new = call.given(NewNamespace)
+    rules = _rules(new)
+    members = [party(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)]
+    return await call.once(lambda: _made(call, new, rules, members))
+
+
+async def _made(call: ApiCall, new: NewNamespace, rules: Policy, members: list[ValueRef]) -> Reply:
+    """As `setup.add_namespace` does, each step for whoever asks."""
+    members = members or list(call.registry.rules.administration.server_admins)
+    values = administered_by(new.prefix, members) if members else ()
+    is_root = await call.read(lambda context: context.facts.is_homed(f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}"))
+    if not is_root:
+        await call.change(KeepPrefixHandle(new.prefix, values), note=new.note)
+    made = await call.change(AddNamespace(new.prefix, rules, values), note=new.note)
+    elsewhere = made.types_elsewhere
+    if made.policy.authority and not made.policy.default_creator:
+        first = made
+        minted = await call.change_when(lambda since: creator_order(call.registry, first, since), note=new.note)
+        named = replace(made.policy, default_creator=str(minted.handles[0]))
+        made = await call.change(SetPolicy(made.prefix, named), note=new.note)
+    creator = made.policy.default_creator or None
+    return Reply(MadeNamespace(made.prefix, made.policy.profile, made.seq, creator, elsewhere), 201)
+
+
+@CHAPTER.add(
+    "GET",
+    "/namespaces/{prefix}/policy",
+    "showPolicy",
+    "The rules of a namespace",
+    answer=PolicyTold,
+    problems=(404,),
+    parameters=_PLACE,
+)
+async def show_policy(call: ApiCall) -> Reply:
+    """All the rules of a namespace, as text and by their keys."""
+    prefix = call.names["prefix"]
+    rules = await call.read(lambda context: known_policy(context.facts, prefix))
+    return Reply(PolicyTold(prefix, rules.to_toml(), all_rules(rules)))
+
+
+@CHAPTER.add(
+    "PUT",
+    "/namespaces/{prefix}/policy",
+    "changePolicy",
+    "Change the rules of a namespace",
+    body=NewPolicy,
+    answer=PolicyChanged,
+    scope="namespaces",
+    problems=(401, 403, 404, 422),
+    parameters=_PLACE,
+)
+async def change_policy(call: ApiCall) -> Reply:
+    """Change the rules of a namespace: those that the text has.
+
+    If it names a profile, all others are that profile's, but for the purpose, the creator and the administrators, which
+    are the namespace's own. New rules hold for changes from then on; nothing that exists becomes unreadable.
+    """
+    prefix, new = call.names["prefix"], call.given(NewPolicy)
+    done = await call.change(ChangePolicy(prefix, new.policy, new.change_case), note=new.note)
+    return Reply(PolicyChanged(done.made.prefix, done.made.seq, done.changed))
+
+
+# Names
+
+
+@CHAPTER.add(
+    "GET",
+    "/handles/{handle}/authority",
+    "showAuthority",
+    "What a name says about itself",
+    answer=Authority,
+    problems=(404,),
+    parameters={"handle": HANDLE_STEP},
+)
+async def show_authority(call: ApiCall) -> Reply:
+    """Since when the identifier exists, who created it and who owns it, where its namespace asks records to say so."""
+    handle = call.handle()
+
+    def read(context: Context) -> Authority:
+        found = resolve(Query(handle), context)
+        said = authority_of(context.facts, context.facts.held(found.base or handle))
+        plain = {} if said is None else said.to_json()
+        return msgspec.convert({"handle": str(found.registered), "asked": said is not None, **plain}, Authority)
+
+    return Reply(await call.read(read, handle), name=str(handle))
+
+
+def _told(context: Context, prefix: str) -> Namespace:
+    plain = summary(context.facts, prefix, public_only=True)
+    return msgspec.convert({_camel(name): said for name, said in plain.items()}, Namespace)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _rules(new: NewNamespace) -> Policy:
+    """The rules that a new namespace begins with."""
+    if new.policy:
+        if new.profile or new.case is not None:
+            message = "rules of your own name their profile and case themselves; leave those members out"
+            raise Unfitting(message, "$.policy")
+        rules = with_group(Policy.from_toml(new.policy))
+    else:
+        profile = PROFILES.get(new.profile or "free")
+        if profile is None:
+            raise Unfitting(f"there is no such profile; there are {', '.join(PROFILES)}", "$.profile")
+        rules = with_group(profile)
+        if new.case is not None:
+            rules = replace(rules, case=new.case)
+    if new.creator:
+        rules = replace(rules, default_creator=str(Handle.parse(new.creator)))
+    return replace(rules, purpose=new.purpose) if new.purpose else rules

@@ -1,0 +1,50 @@
+"""Who asks our own API, and what is asked most: records read and made."""
+
+import secrets
+from typing import Any
+from urllib.parse import quote
+
+from perseid.records.value import ValueRef
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.scopes import Scope
+from perseid.registry.token_text import Secret
+from perseid.registry.tokens import CreateToken
+from tests.serve.http.places import Harness, basic
+from tests.serve.http.v1.apis import got, send
+
+ANN = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+"""Who administers 12345, and the server."""
+
+URL = {"type": "URL", "data": "https://example.org/"}
+
+
+def with_token(server: Harness, *words: str, where: tuple[str, ...] | None = ("12345",)) -> dict[str, str]:
+    """The header of a program that acts for Ann, within a scope."""
+    secret = Secret.new(secrets.token_bytes)
+    server.registry.do(CreateToken(secret, Scope.of(words, where), "", 1_000), ANN, "cli")
+    return {"Authorization": f"Bearer {secret.text()}"}
+
+
+def keyed(key: str) -> dict[str, str]:
+    """The headers of Ann, who wants something done once."""
+    return {**basic(), "Idempotency-Key": key}
+
+
+def at(handle: str, more: str = "") -> str:
+    """The path of a name, and of what is below it."""
+    return f"/handles/{quote(handle, safe='')}{more}"
+
+
+def create(server: Harness, handle: str, **more: object) -> Any:
+    """Make a record as Ann; with a URL, if nothing else is said."""
+    return got(send(server, "POST", "/handles", {"handle": handle, "values": [URL], **more}, headers=basic()), 201)
+
+
+def record(server: Harness, handle: str, query: str = "", **how: Any) -> Any:
+    """What a name stands for."""
+    return got(send(server, "GET", at(handle, query), **how))
+
+
+def change(server: Harness, method: str, path: str, plain: object = None, **headers: str) -> Any:
+    """Change something as Ann."""
+    return got(send(server, method, path, plain, headers={**basic(), **headers}))

@@ -1,0 +1,102 @@
+"""Changes of many names on a server that runs: watched over a connection, interrupted by a stop, gone on with."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.verify import verify
+from perseid.records import Admin, Value, ValueRef
+from perseid.registry.facts import Rules
+from perseid.registry.finding import find
+from perseid.registry.installation import Installation
+from perseid.registry.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.searching import Search
+from tests.serve.http.places import basic
+from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, copy_to
+from tests.serve.running import Address, serving
+
+COUNT = 4_000
+ORDER = {"url": "http://old.example/*", "to": "https://new.example/*", "note": "the host has moved"}
+ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """An installation with thousands of names that lead to one host."""
+    directory = copy_to(tmp_path)
+    with Installation.open(directory, environ={}) as installation:
+        names = (f"{PREFIX}/m{number:05}" for number in range(COUNT))
+        installation.ledger.load(
+            Draft(
+                Action.CREATE,
+                State.NORMAL,
+                name,
+                "cli",
+                str(OPERATOR),
+                values=(Value.text(1, "URL", f"http://old.example/{name}"), ADMIN),
+            )
+            for name in names
+        )
+    return directory
+
+
+def ask(address: Address, method: str, path: str, plain: object = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    body = None if plain is None else json.dumps(plain)
+    connection.request(
+        method, f"/api/v1{path}", body, {**basic(), "Content-Type": "application/json"} if body else basic()
+    )
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read())
+    connection.close()
+    return found
+
+
+def listen(address: Address, path: str) -> Iterator[tuple[str, Any]]:
+    """Events as they come, to the end of the stream."""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    connection.request("GET", f"/api/v1{path}", headers={**basic(), "Accept": "text/event-stream"})
+    response = connection.getresponse()
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
+    name = ""
+    for line in response:
+        text = line.decode().rstrip("\n")
+        if text.startswith("event: "):
+            name = text.removeprefix("event: ")
+        elif text.startswith("data: "):
+            yield name, json.loads(text.removeprefix("data: "))
+    connection.close()
+
+
+def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -> None:
+    with serving(filled) as server:
+        status, begun = ask(server.http, "POST", "/rewrites", ORDER)
+        assert (status, begun["state"]) == (202, "running")
+        where = f"/operations/{begun['operation']}"
+        events = listen(server.http, f"{where}/events")
+        name, first = next(events)
+        assert (name, first["operation"], first["state"]) == ("progress", begun["operation"], "running")
+        server.stop()  # while it goes on, and while somebody listens
+        assert "end" not in [name for name, _ in events]
+    with serving(filled) as server:
+        status, left = ask(server.http, "GET", where)
+        assert (left["state"], left["problem"]) == ("unfinished", None)
+        assert first["done"] <= left["done"] < COUNT
+        status, told = ask(server.http, "POST", f"{where}/resume")
+        assert (status, told["operation"]) == (202, begun["operation"])
+        heard = list(listen(server.http, f"{where}/events"))
+        assert [name for name, _ in heard][-1] == "end"
+        assert (heard[-1][1]["state"], heard[-1][1]["done"]) == ("done", COUNT)
+        status, entries = ask(server.http, "GET", "/find?host=new.example&limit=1")
+        assert entries["found"][0]["handle"] == f"{PREFIX}/m00000"
+    with Installation.open(filled, environ={}) as installation:
+        registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+        with registry.facts() as facts:
+            assert find(facts, OPERATOR, Search(host="old.example")).items == ()
+        verify(installation.log)

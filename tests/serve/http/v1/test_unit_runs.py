@@ -1,0 +1,126 @@
+"""Units that are carried out piece by piece: what is tried again, what ends them, and what is kept of that."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from perseid.ledger.errors import Contention, OperationEnded, TooBusy
+from perseid.registry.units import Progress
+from perseid.serve.http.v1 import unit_runs
+from perseid.serve.http.v1.problems import Problem
+from perseid.serve.http.v1.unit_runs import Runs, Unit
+from perseid.serve.native_failures import Busy
+from perseid.serve.native_steps import Kind
+
+T = TypeVar("T")
+PIECES = 5
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_runs, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(unit_runs, "MAX_RETRIES", 3)
+
+
+def explained(error: Exception) -> Problem:
+    return Problem("x", "x", 500, type(error).__name__)
+
+
+class Work:
+    """A unit of some pieces, each of which is done once; errors come before the pieces of their numbers."""
+
+    def __init__(self, errors: dict[int, list[Exception]] | None = None, no_room: int = 0) -> None:
+        self.done: list[int] = []
+        self.made = 0
+        self._errors = errors or {}
+        self._no_room = no_room
+
+    def pieces(self) -> Iterator[Progress]:
+        self.made += 1
+        while len(self.done) < PIECES:
+            if waiting := self._errors.get(len(self.done)):
+                raise waiting.pop()
+            self.done.append(len(self.done))
+            yield Progress("u", len(self.done), PIECES)
+
+    async def do(self, kind: Kind, call: Callable[[], T], /) -> T:
+        assert kind is Kind.WRITE
+        if self._no_room:
+            self._no_room -= 1
+            raise Busy
+        return call()
+
+    def run(self, runs: Runs) -> None:
+        async def scenario() -> None:
+            with runs.place("ann") as place:
+                runs.start(place, Unit("u", self.pieces, self.do, explained), self.pieces())
+            while runs.is_running("u"):
+                await asyncio.gather(*runs._tasks.values())
+                await asyncio.sleep(0)  # what is done when a task ends comes after it
+
+        asyncio.run(scenario())
+        assert runs._places == {}
+
+
+def test_all_pieces_are_done_in_their_order() -> None:
+    work, runs = Work(), Runs()
+    work.run(runs)
+    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 1, None)
+
+
+def test_where_there_is_no_room_the_same_piece_is_tried_again() -> None:
+    work, runs = Work(no_room=3), Runs()
+    work.run(runs)
+    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 1, None)
+    work = Work(no_room=4)
+    work.run(runs)
+    assert (work.done, runs.problem("u")) == ([], explained(Busy()))
+
+
+@pytest.mark.parametrize("error", [TooBusy("x"), Contention("x")])
+def test_where_the_ledger_is_too_busy_what_is_left_is_begun_anew(error: Exception) -> None:
+    work, runs = Work({2: [error], 4: [error, error, error]}), Runs()
+    work.run(runs)
+    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 5, None)
+    work = Work({2: [error] * 4})
+    work.run(runs)
+    assert (work.done, runs.problem("u")) == ([0, 1], explained(error))
+
+
+def test_any_other_error_ends_it_and_is_kept_until_it_goes_on() -> None:
+    runs = Runs()
+    Work({3: [ValueError("x")]}).run(runs)
+    assert runs.problem("u") == explained(ValueError())
+    Work().run(runs)
+    assert runs.problem("u") is None
+
+
+def test_a_unit_that_others_have_ended_is_no_problem() -> None:
+    work, runs = Work({1: [OperationEnded("u")]}), Runs()
+    work.run(runs)
+    assert (work.done, runs.problem("u")) == ([0], None)
+
+
+def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
+    work, runs = Work(), Runs()
+
+    async def scenario() -> None:
+        with runs.place("ann") as place:
+            runs.start(place, Unit("u", work.pieces, work.do, explained), work.pieces())
+        runs.stopping = True
+        await asyncio.gather(*runs._tasks.values())
+
+    asyncio.run(scenario())
+    assert work.done == []
+    with pytest.raises(unit_runs.TooMany), runs.place("ann"):
+        pass
+
+
+def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_runs, "MAX_KEPT", 2)
+    runs, work = Runs(), Work()
+    for name in ("a", "b", "c"):
+        runs.note(Unit(name, work.pieces, work.do, explained), ValueError())
+    assert [runs.problem(name) is None for name in ("a", "b", "c")] == [True, False, False]

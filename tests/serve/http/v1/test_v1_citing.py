@@ -1,0 +1,101 @@
+"""Citations and QR codes over the API."""
+
+from urllib.parse import quote
+
+import pytest
+
+from perseid.names import Handle
+from perseid.records.value import Value
+from perseid.registry.citation_forms import FORMS
+from perseid.registry.life import Unpublish
+from perseid.registry.operations import Create
+from tests.cli.codes import decoded, png_rows
+from tests.serve.http.places import Harness, basic, header_of
+from tests.serve.http.v1.apis import got, problem, send
+from tests.serve.installations import OPERATOR
+
+
+@pytest.mark.parametrize("style", FORMS)
+def test_every_style(shared: Harness, style: str) -> None:
+    found = got(send(shared, "GET", f"/handles/12345%2Fn0/citation?style={style}"))
+    assert found["style"] == style
+    assert found["hdl"] == "hdl:12345/n0"
+    assert found["http"] == "https://hdl.example.org/12345/n0"
+    assert found["title"] == "the thing with the number 0"
+    assert "12345/n0" in found["citation"]
+
+
+def test_a_version_and_another_resolver(shared: Harness) -> None:
+    now = got(send(shared, "GET", "/handles/12345%2Fn0/citation?resolver=https://hdl.handle.net"))
+    assert now["http"] == "https://hdl.handle.net/12345/n0"
+    assert "version" not in now
+    fixed = got(send(shared, "GET", "/handles/12345%2Fn0/citation?at=20"))
+    assert fixed["version"]["seq"] <= 20
+    assert f"as of entry {fixed['version']['seq']}" in fixed["citation"]
+
+
+@pytest.mark.parametrize(
+    ("query", "slug"),
+    [
+        ("style=mla", "malformed"),
+        ("resolver=nowhere", "malformed"),
+        ("at=tomorrow", "invalid-value"),
+        ("at=999999999", "invalid-value"),
+        ("at=1", "not-found"),
+    ],
+)
+def test_what_cannot_be_cited_so(shared: Harness, query: str, slug: str) -> None:
+    problem(send(shared, "GET", f"/handles/12345%2Fn0/citation?{query}"), slug)
+
+
+def test_names_that_are_not_there(shared: Harness) -> None:
+    assert problem(send(shared, "GET", "/handles/12345%2Fnothing/citation"), "not-found")["code"] == 100
+    found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "elsewhere")
+    assert "12345" in found["advice"]
+    assert problem(send(shared, "GET", "/handles/12345/citation"), "invalid-name")["rule"] == "H1"
+
+
+def decoded_png(octets: bytes) -> str:
+    return decoded(png_rows(octets))
+
+
+def test_a_code_says_the_address(shared: Harness) -> None:
+    answer = send(shared, "GET", "/handles/12345%2Fn0/qr?format=png&scale=4")
+    assert header_of(answer, "Content-Type") == "image/png"
+    assert decoded_png(answer.body) == "https://hdl.example.org/12345/n0"
+    own = quote("http://example.org/hdl", safe="")
+    assert decoded_png(send(shared, "GET", f"/handles/12345%2Fn0/qr?format=png&resolver={own}").body) == (
+        "http://example.org/hdl/12345/n0"
+    )
+
+
+def test_a_drawing_can_do_nothing_in_a_browser(shared: Harness) -> None:
+    answer = send(shared, "GET", "/handles/12345%2Fn0/qr")
+    assert header_of(answer, "Content-Type") == "image/svg+xml"
+    assert b"<svg" in answer.body
+    assert b"<script" not in answer.body
+    assert "default-src 'none'" in (header_of(answer, "Content-Security-Policy") or "")
+
+
+@pytest.mark.parametrize("scale", ["0", "21", "x"])
+def test_codes_have_a_size(shared: Harness, scale: str) -> None:
+    assert problem(send(shared, "GET", f"/handles/12345%2Fn0/qr?scale={scale}"), "malformed")["where"] == "scale"
+
+
+def test_a_code_for_nothing_is_not_drawn(shared: Harness) -> None:
+    problem(send(shared, "GET", "/handles/12345%2Fnothing/qr"), "not-found")
+
+
+def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(server: Harness) -> None:
+    server.registry.do(Unpublish(Handle.parse("12345/n1")), OPERATOR, "cli")
+    for path in ("citation", "qr"):
+        problem(send(server, "GET", f"/handles/12345%2Fn1/{path}"), "not-found")
+    problem(send(server, "GET", "/handles/12345%2Fn1/citation", headers=basic()), "not-found")
+    assert send(server, "GET", "/handles/12345%2Fn1/qr", headers=basic()).status == 200
+
+
+def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
+    name = "12345/" + "é" * 1_000
+    server.registry.do(Create(Handle.parse(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "invalid-value")
+    assert "too many" in found["detail"]

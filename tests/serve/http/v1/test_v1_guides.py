@@ -1,0 +1,31 @@
+"""The guides to the API are executed, against servers that they start themselves; and they show everything there is."""
+
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from perseid.serve.http.v1.answering import table
+from perseid.serve.http.v1.routing import BASE
+from perseid.serve.http.v1.taking import steps_of
+from tests.test_documentation import GUIDES_OF_THE_API, execute
+
+
+def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: set[str] = set()
+    ask = urllib.request.urlopen
+
+    def asked(request: urllib.request.Request, *more: Any, **how: Any) -> Any:
+        path = urlsplit(request.full_url).path
+        answer = ask(request, *more, **how)  # an example is one only if it succeeds
+        found = table().find(steps_of(path.encode()))
+        if path.startswith(BASE) and found is not None:
+            shown.add(found.routes[request.get_method()].operation)
+        return answer
+
+    monkeypatch.setattr(urllib.request, "urlopen", asked)
+    for document in GUIDES_OF_THE_API:
+        execute(document)
+    # An operation that is unfinished takes a server that is stopped in the middle: see test_operations_live.py.
+    assert {route.operation for route in table().routes} - shown == {"resumeOperation"}

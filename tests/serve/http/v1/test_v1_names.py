@@ -1,0 +1,149 @@
+"""Names and suffixes over the API, which say what `perseid name` and `perseid suffix` say."""
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names import pilin
+from perseid.registry.rules import rules
+from tests.cli.installation import call as cli
+from tests.serve.http.places import Harness, header_of
+from tests.serve.http.v1.apis import got, problem, send
+
+NAMES = [
+    "12345/x",
+    "hdl:102.100.272/d7j1g0dqh?a=b#c",
+    "hdl://102.100.272/D7J1G0DQH",
+    "https://hdl.handle.net/10.1000/a%2Fb",
+    "http://resolver.net.au/hdl/102.100.272/8RBZF0DQH",
+    "info:doi/10.1000/1",
+    "2000.01/EEF4DF17361A42E2B975E554663B70C3",
+    " 12345/é ",
+    "12345/a b",
+]
+WRONG = ["12345", "/x", "12345/", "12345/\u202e", "hdl:12345/%zz", "https://example.org/12345/x", "12345/\U0001f600"]
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_a_name_is_taken_apart_as_the_command_does(shared: Harness, text: str) -> None:
+    found = got(send(shared, "GET", f"/names/parse?text={quote(text)}"))
+    said = cli("name", "parse", text, "--json").json
+    assert found == {key: value for key, value in said.items() if value not in (None, {})}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_no_name_breaks_the_same_rule(shared: Harness, text: str) -> None:
+    found = problem(send(shared, "GET", f"/names/parse?text={quote(text)}"), "invalid-name")
+    done = cli("name", "parse", text)
+    assert done.code == 1
+    assert f"perseid name rules {found['rule']}" in done.err
+    assert found["rule"] in rules()
+
+
+@pytest.mark.parametrize("form", ["handle", "host", "path", "http"])
+@pytest.mark.parametrize("text", NAMES)
+def test_names_are_converted_as_the_command_does(shared: Harness, text: str, form: str) -> None:
+    found = got(send(shared, "GET", f"/names/convert?text={quote(text)}&to={form}"))
+    said = cli("name", "convert", text, "--to", form, "--json").json
+    assert found == {key: value for key, value in said.items() if value is not None}
+
+
+def test_a_resolver_of_ones_own(shared: Harness) -> None:
+    own = quote("http://example.org/hdl", safe="")
+    found = got(send(shared, "GET", f"/names/convert?text=12345/x&to=http&resolver={own}"))
+    assert found["name"] == "http://example.org/hdl/12345/x"
+    address = quote(found["name"], safe="")
+    assert got(send(shared, "GET", f"/names/parse?text={address}&resolver={own}"))["handle"] == "12345/x"
+    assert problem(send(shared, "GET", f"/names/parse?text={address}"), "invalid-name")["rule"] == "U4"
+    assert problem(send(shared, "GET", "/names/parse?text=1/2&resolver=x"), "malformed")["where"] == "resolver"
+
+
+def test_this_servers_own_addresses_are_understood(shared: Harness) -> None:
+    address = quote("https://hdl.example.org/hdl/12345/x", safe="")
+    assert got(send(shared, "GET", f"/names/parse?text={address}"))["handle"] == "12345/x"
+
+
+def test_all_forms_of_a_name(shared: Harness) -> None:
+    assert got(send(shared, "GET", "/names/forms?text=12345/a%252Fb")) == {
+        "handle": "12345/a%2Fb",
+        "host": "hdl://12345/a%252Fb",
+        "path": "hdl:12345/a%252Fb",
+        "http": [
+            "https://hdl.example.org/12345/a%252Fb",
+            "https://hdl.example.org/hdl/12345/a%252Fb",
+            "https://hdl.handle.net/12345/a%252Fb",
+        ],
+    }
+
+
+@given(st.text(min_size=1))
+def test_whatever_is_asked_is_answered(shared: Harness, text: str) -> None:
+    shared.configure(api_requests_anonymous=0)
+    try:
+        written = quote(text)
+    except UnicodeEncodeError:
+        return
+    for path in ("parse", "forms"):
+        assert send(shared, "GET", f"/names/{path}?text={written}").status in (200, 400)
+    for path in ("/suffixes/pilin/", "/names/rules/", "/namespaces/", "/types/"):
+        assert send(shared, "GET", f"{path}{quote(text, safe='')}").status in (200, 400, 404)
+    assert send(shared, "GET", f"/suffixes/check?suffix={written}").status in (200, 400)
+
+
+# Rules
+
+
+def test_all_rules_and_one(shared: Harness) -> None:
+    listed = got(send(shared, "GET", "/names/rules"))["rules"]
+    assert [each["rule"] for each in listed] == list(rules())
+    assert got(send(shared, "GET", "/names/rules/h3")) == next(each for each in listed if each["rule"] == "H3")
+    assert "H1" in problem(send(shared, "GET", "/names/rules/Z9"), "not-found")["advice"]
+
+
+# Suffixes
+
+
+@given(st.integers(pilin.FIRST, pilin.END - 1))
+def test_a_moment_and_its_suffix(shared: Harness, milliseconds: int) -> None:
+    shared.configure(api_requests_anonymous=0)
+    moment = pilin.format_time(milliseconds)
+    found = got(send(shared, "GET", f"/suffixes/pilin?at={quote(moment)}"))
+    assert found == {"suffix": pilin.encode(milliseconds), "milliseconds": milliseconds, "time": moment}
+    assert got(send(shared, "GET", f"/suffixes/pilin/{found['suffix']}")) == found
+
+
+def test_the_suffix_of_now_is_not_kept(shared: Harness) -> None:
+    answer = send(shared, "GET", "/suffixes/pilin")
+    assert header_of(answer, "Cache-Control") == "no-store"
+    assert len(got(answer)["suffix"]) == 9
+
+
+@pytest.mark.parametrize(("at", "slug"), [("soon", "malformed"), ("1500-01-01", "invalid-name")])
+def test_moments_without_a_suffix(shared: Harness, at: str, slug: str) -> None:
+    problem(send(shared, "GET", f"/suffixes/pilin?at={at}"), slug)
+
+
+@pytest.mark.parametrize(("version", "digit"), [("", "4"), ("?version=4", "4"), ("?version=1", "1")])
+def test_a_new_cordra_path(shared: Harness, version: str, digit: str) -> None:
+    answer = send(shared, "GET", f"/suffixes/cordra{version}")
+    found = got(answer)
+    assert found["uuid"][14] == digit
+    assert found["suffix"] == found["uuid"].replace("-", "").upper()
+    assert header_of(answer, "Cache-Control") == "no-store"
+
+
+def test_a_uuid_of_another_kind(shared: Harness) -> None:
+    assert problem(send(shared, "GET", "/suffixes/cordra?version=7"), "malformed")["where"] == "version"
+
+
+def test_suffixes_are_checked(shared: Harness) -> None:
+    right = got(send(shared, "GET", "/suffixes/check?suffix=d7j1g0dqh"))
+    assert (right["scheme"], right["valid"], right["normal"]) == ("pilin", True, "D7J1G0DQH")
+    wrong = got(send(shared, "GET", "/suffixes/check?suffix=D7J1O0DQH&scheme=pilin"))
+    assert (wrong["valid"], wrong["rule"], wrong["position"]) == (False, "P7", 5)
+    none = got(send(shared, "GET", "/suffixes/check?suffix=report-1"))
+    assert (none["scheme"], none["valid"]) == (None, False)
+    prefix = got(send(shared, "GET", f"/suffixes/check?suffix={'0' * 32}&scheme=cordra&prefix=abc"))
+    assert (prefix["valid"], prefix["rule"]) == (False, "C1")

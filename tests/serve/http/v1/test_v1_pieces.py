@@ -1,0 +1,132 @@
+"""Cursors, limits and the table of routes, each by itself."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.serve.http.v1.answering import table
+from perseid.serve.http.v1.calls import ApiCall
+from perseid.serve.http.v1.cursors import Cursors, InvalidCursor
+from perseid.serve.http.v1.limiting import MAX_KNOWN, WINDOW, Limiter
+from perseid.serve.http.v1.routing import Reply, Routes, Table, is_parameter
+from perseid.serve.http.v1.taking import parameters_of
+
+CURSORS = Cursors(bytes(range(32)))
+
+
+@given(st.one_of(st.integers(-(2**62), 2**62), st.text(), st.lists(st.text(max_size=5))), st.binary())
+def test_a_cursor_comes_back_as_it_was(place: object, belongs_to: bytes) -> None:
+    cursor = CURSORS.seal(place, belongs_to)
+    assert CURSORS.open(cursor, belongs_to, type(place)) == place
+    assert cursor.replace("-", "").replace("_", "").isalnum()
+
+
+@given(st.data())
+def test_a_cursor_that_was_touched_is_refused(data: st.DataObject) -> None:
+    cursor = CURSORS.seal(["12345/x", 7], b"a list")
+    at = data.draw(st.integers(0, len(cursor) - 1))
+    instead = data.draw(st.sampled_from("ABCxyz019-_=!é\0 "))
+    touched = data.draw(
+        st.sampled_from([cursor[:at] + instead + cursor[at + 1 :], cursor[:at] + instead + cursor[at:], cursor[:at]])
+    )
+    if touched != cursor:
+        with pytest.raises(InvalidCursor):
+            CURSORS.open(touched, b"a list", list)
+
+
+@given(st.text(max_size=100))
+def test_what_was_never_a_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCursor):
+        CURSORS.open(text, b"a list", object)
+
+
+def test_a_cursor_belongs_to_its_list() -> None:
+    with pytest.raises(InvalidCursor):
+        CURSORS.open(CURSORS.seal(7, b"a list"), b"another list", int)
+    with pytest.raises(InvalidCursor):
+        CURSORS.open(CURSORS.seal(7, b"a list"), b"a list", str)
+    with pytest.raises(InvalidCursor):
+        CURSORS.open("A" * 10_000, b"a list", int)
+
+
+def test_what_a_cursor_says_cannot_be_read() -> None:
+    octets = base64.urlsafe_b64decode(CURSORS.seal("12345/secret", b"") + "==")
+    assert b"secret" not in octets
+
+
+@given(st.integers(1, 500), st.lists(st.floats(0, 100), max_size=200))
+def test_nobody_gets_more_than_the_limit_in_any_window(limit: int, gaps: list[float]) -> None:
+    limiter, now, granted = Limiter(), 1_000.0, list[float]()
+    for gap in gaps:
+        now += gap
+        allowance = limiter.take("somebody", limit, now)
+        assert 0 <= allowance.remaining <= limit
+        if allowance.allowed:
+            granted.append(now)
+        else:
+            assert allowance.remaining == 0
+            assert limiter.take("another", limit, now).limit == limit
+    for first in granted:
+        # A window that begins somewhere may hold what was saved up, and what comes back meanwhile.
+        assert len([time for time in granted if first <= time < first + WINDOW]) <= 2 * limit
+
+
+def test_who_waits_as_long_as_told_is_let_in() -> None:
+    limiter = Limiter()
+    assert all(limiter.take("a", 5, 0.0).allowed for _ in range(5))
+    refused = limiter.take("a", 5, 0.0)
+    assert not refused.allowed
+    assert limiter.take("a", 5, float(refused.reset)).allowed
+
+
+def test_so_many_are_remembered() -> None:
+    limiter = Limiter()
+    for number in range(MAX_KNOWN + 10):
+        limiter.take(number, 1, 0.0)
+    assert limiter.take(0, 1, 0.0).allowed  # made room, and begins anew
+    assert not limiter.take(MAX_KNOWN + 9, 1, 0.0).allowed
+
+
+async def _answer(_: ApiCall) -> Reply:
+    return Reply()
+
+
+def test_a_step_that_is_spelt_out_goes_first_and_parameters_are_found_all_the_same() -> None:
+    part = Routes("X", "x")
+    for path, name in (("/a/{x}", "one"), ("/a/b", "two"), ("/a/{x}/c", "three"), ("/a/b/{y}/d", "four")):
+        part.add("GET", path, name, "…")(_answer)
+    found = Table([part])
+
+    def operation(*steps: str) -> str | None:
+        at = found.find(steps)
+        return None if at is None else at.routes["GET"].operation
+
+    assert operation("a", "b") == "two"
+    assert operation("a", "z") == "one"
+    assert operation("a", "b", "c") == "three"  # b is a parameter after all
+    assert operation("a", "b", "c", "d") == "four"
+    assert operation("a") is None
+    assert operation("a", "") is None
+    assert operation("a", "{x}") == "one"
+
+
+def test_two_routes_of_one_path_or_one_name_are_a_mistake() -> None:
+    part = Routes("X", "x")
+    part.add("GET", "/a/{x}", "one", "…")(_answer)
+    part.add("GET", "/a/{y}", "two", "…")(_answer)
+    with pytest.raises(ValueError, match="twice"):
+        Table([part])
+
+
+@given(st.data())
+def test_every_route_is_found_whatever_its_parameters_are(data: st.DataObject) -> None:
+    route = data.draw(st.sampled_from(table().routes))
+    name = st.text(min_size=1).map(lambda text: f"12345/{text}")
+    steps = tuple(data.draw(name) if is_parameter(step) else step for step in route.segments)
+    found = table().find(steps)
+    assert found is not None
+    assert found.routes[route.method] is route
+    wanted = [step for step, part in zip(steps, route.segments, strict=True) if is_parameter(part)]
+    assert list(parameters_of(route, found.parameters).values()) == wanted
