@@ -163,17 +163,17 @@ class Budget:
 
     def _taken(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
         """What is due of each network of a source if it takes something; None if that is too much for anybody."""
-        if _beyond(_moved(self._due_in_all, self._total, now, cost), self._total, now):
+        if _is_too_much(self._due_in_all, self._total, now, cost):
             return None
-        strangers = self._of_strangers
-        if source and not known and _beyond(_moved(self._due_of_strangers, strangers, now, cost), strangers, now):
+        if source and not known and _is_too_much(self._due_of_strangers, self._of_strangers, now, cost):
             return None
         taken: dict[int, float] = {}
         if self._limits_sources:
             for network, rate in zip(source, self._rates[known], strict=False):
-                taken[network] = due = _moved(self._due.get(network, 0.0), rate, now, cost)
-                if _beyond(due, rate, now):
+                due = self._due.get(network, 0.0)
+                if _is_too_much(due, rate, now, cost):
                     return None
+                taken[network] = _moved(due, rate, now, cost)
         return taken
 
     def _remember(self, network: int, due: float) -> None:
@@ -187,8 +187,11 @@ def _moved(due: float, rate: Rate, now: float, cost: float) -> float:
     return max(due, now) + (cost / rate.per_second if rate.per_second else 0.0)
 
 
-def _beyond(due: float, rate: Rate, now: float) -> bool:
-    return rate.per_second > 0 and due - now > rate.burst / rate.per_second
+def _is_too_much(due: float, rate: Rate, now: float, cost: float) -> bool:
+    """Whether something costs more than is left; what costs more than there can ever be needs all of that."""
+    if not rate.per_second:
+        return False
+    return _moved(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
 
 
 class Recent:
@@ -257,8 +260,17 @@ class Budgets:
         """Whose budget an address uses."""
         return EXEMPT if host in self._exempt else source_of(host)
 
-    def take(self, kind: Kind, source: Source, *, udp: bool, now: float, secret_of: bytes | None = None) -> bool:
-        """Whether work may be done; then it is paid at its typical price.
+    def take(
+        self,
+        kind: Kind,
+        source: Source,
+        *,
+        udp: bool,
+        now: float,
+        secret_of: bytes | None = None,
+        price: float | None = None,
+    ) -> bool:
+        """Whether work may be done; then it is paid at its typical price, or at another one if that is known.
 
         If it is to answer VERIFY_CHALLENGE, `secret_of` says whose secret that is about.
         """
@@ -267,11 +279,13 @@ class Budgets:
             return False
         if secret_of is not None and self._is_guessed_at(secret_of, source, udp=udp, now=now):
             return False
-        return self._work[kind, udp].take(source, now, PRICES[kind], known=self.is_known(source, udp=udp))
+        cost = PRICES[kind] if price is None else price
+        return self._work[kind, udp].take(source, now, cost, known=self.is_known(source, udp=udp))
 
-    def settle(self, kind: Kind, source: Source, seconds: float, *, udp: bool) -> None:
-        """Say what work has cost in the end."""
-        self._work[kind, udp].settle(source, seconds - PRICES[kind], known=self.is_known(source, udp=udp))
+    def settle(self, kind: Kind, source: Source, seconds: float, *, udp: bool, price: float | None = None) -> None:
+        """Say what work has cost in the end, for which that price was paid."""
+        paid = PRICES[kind] if price is None else price
+        self._work[kind, udp].settle(source, seconds - paid, known=self.is_known(source, udp=udp))
 
     def proved(self, source: Source, *, udp: bool) -> None:
         """Note that somebody has proved who they are."""
@@ -293,8 +307,8 @@ class Budgets:
         if not right:
             self.failed(source, udp=udp, now=now)
             self._wrong_guesses[udp].take((target,), now)
-        elif source:
-            self._right_guesses[udp].add((source[0], target))
+        else:  # of those without a limit by source nothing is left, so that together they are one
+            self._right_guesses[udp].add((source[:1], target))
 
     def is_locked_out(self, source: Source, *, udp: bool, now: float) -> bool:
         """Whether somebody failed so often that no proof is looked at until some time has passed."""
@@ -303,7 +317,7 @@ class Budgets:
     def _is_guessed_at(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> bool:
         """Whether so many answers about a handle were wrong that a source gets no other one judged for a while."""
         target = _target(secret_of)
-        if source and (source[0], target) in self._right_guesses[udp]:
+        if (source[:1], target) in self._right_guesses[udp]:
             return False
         return self._wrong_guesses[udp].is_used_up((target,), now)
 

@@ -47,6 +47,8 @@ class Work:
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
     """Whose secret somebody gets a word about by it, where VERIFY_CHALLENGE asks for one."""
+    price: float | None = None
+    """What it will cost in seconds of a processor, if that can be told and is not what such work costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class _Job:
     udp: bool
     known: bool = False
     """Whether somebody there has proved who they are."""
+    price: float | None = None
+    """What was paid for it, if it is not what such work costs."""
     begun: bool = False
     seconds: float = 0.0
     result: object = None
@@ -214,11 +216,12 @@ class Pools:
         """The job, if there is room in the queue and something left of the budget."""
         budgets, queue = self._budgets, self._queues[work.kind]
         source = budgets.whose(host)
-        job = _Job(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp))
+        job = _Job(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp), work.price)
         if not queue.has_room(job, self._rooms[work.kind]):
             queue.full += 1
             raise Busy
-        if not budgets.take(work.kind, source, udp=udp, now=self._clock(), secret_of=work.secret_of):
+        now = self._clock()
+        if not budgets.take(work.kind, source, udp=udp, now=now, secret_of=work.secret_of, price=work.price):
             queue.over_budget += 1
             raise Busy
         return job, budgets
@@ -228,7 +231,7 @@ class Pools:
         queue.remove(job)
         queue.done += job.begun
         queue.seconds += job.seconds
-        budgets.settle(job.kind, job.source, job.seconds, udp=job.udp)
+        budgets.settle(job.kind, job.source, job.seconds, udp=job.udp, price=job.price)
 
 
 def _rooms(config: Config) -> dict[Kind, _Room]:

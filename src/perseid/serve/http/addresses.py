@@ -34,12 +34,6 @@ MAX_SIGNPOSTED: Final = 256
 """Characters of the longest name, encoded, whose redirections carry links: they repeat it three times, and servers on
 the way have room for 4 to 8 KiB of headers. Nearly all names have fewer than a hundred."""
 
-_LINKS: Final = (
-    '<{original}>; rel="original timegate", '
-    f'<{{time_map}}>; rel="timemap"; type="{LINK_FORMAT}", '
-    f'<{{original}}?action={Action.LINKSET_JSON.value}>; rel="linkset"; type="{LINKSET_JSON}"'
-)
-
 
 def resolver_of(settings: HttpSettings) -> Resolver:
     """The resolver at which identifiers are cited: this one, if it has declared its address."""
@@ -105,4 +99,15 @@ def links_of_redirection(name: str, settings: HttpSettings) -> str | None:
     written = encoded(name)
     if not settings.public_url or len(written) > MAX_SIGNPOSTED:
         return None
-    return _LINKS.format(original=about(name, settings), time_map=time_map_of(name, settings, LINK_FORMAT))
+    return written.join(link_pieces(path_to(name, settings).removesuffix(written), settings))
+
+
+def link_pieces(path: str, settings: HttpSettings) -> tuple[str, ...]:
+    """What stands before, between and behind the name in that header; `path` is what stands before it in a path."""
+    original, time_map = f"{settings.public_url}{path}", f"{settings.public_url}/{TIME_MAPS}/link/"
+    return (
+        f"<{original}",
+        f'>; rel="original timegate", <{time_map}',
+        f'>; rel="timemap"; type="{LINK_FORMAT}", <{original}',
+        f'?action={Action.LINKSET_JSON.value}>; rel="linkset"; type="{LINKSET_JSON}"',
+    )

@@ -12,6 +12,7 @@ from typing import TypeVar
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.plain import JsonObject
+from perseid.records.value import Value
 from perseid.registry.context import Context, Operation
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.minting import MustWait
@@ -131,6 +132,10 @@ class Call:
         """An answer in JSON, in the form that was asked for."""
         headers = (*headers, *proof_headers(self.identified))
         return json_answers.answer(plain, self.form, status, headers, name=name, who=self.named)
+
+    async def written(self, values: tuple[Value, ...], write: Callable[[], Response]) -> Response:
+        """The answer that writes values out; in a thread, if they are many or long."""
+        return write() if json_answers.is_small(values) else await self.asking.do(Kind.READ, write)
 
     @property
     def named(self) -> str:

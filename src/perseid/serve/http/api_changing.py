@@ -17,6 +17,7 @@ from perseid.registry.minting import Maker, Mint
 from perseid.registry.operations import Add, Create, Delete, Remove, require_identity
 from perseid.registry.results import Changed, Refused
 from perseid.serve.native_deciding import Unkeepable
+from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import bodies, entity_tags
@@ -46,7 +47,7 @@ async def delete(call: Call, name: Name) -> Response:
 
 
 async def _put(call: Call, name: Name) -> Response:
-    submitted = bodies.submission(call.request, int(call.asking.place.time()))
+    submitted = await _submitted(call)
     mints = call.parameters.flag("mintNewSuffix")
     indexes = _indexes(call, submitted)
     condition = entity_tags.condition(call.request)
@@ -95,6 +96,14 @@ async def _delete(call: Call, name: Name) -> Response:
         operation = _under(condition, Remove(handle, indexes) if indexes else Delete(handle), handle)
     await call.change(lambda _: _Nowhere(operation, name.text))
     return call.answer(_told(name.text), name=name.text)
+
+
+async def _submitted(call: Call) -> bodies.Submission:
+    """What the body asks to have stored; a large one is read in a thread. Raises `Malformed`."""
+    request, now = call.request, int(call.asking.place.time())
+    if len(request.body) <= bodies.MAX_AT_ONCE:
+        return bodies.submission(request, now)
+    return await call.asking.do(Kind.READ, lambda: bodies.submission(request, now))
 
 
 # What belongs to the API

@@ -76,8 +76,7 @@ async def _numbered(call: Call, prefix: str) -> Response:
 def _streamed(call: Call, begin: JsonObject, pieces: "AsyncIterator[list[str]]") -> Response:
     """An answer that is read while it is sent."""
     whole = call.answer(begin, name=str(begin["prefix"]))
-    is_head = call.request.method == "HEAD"
-    return replace(whole, body=b"", stream=None if is_head else _json(call, begin, pieces))
+    return replace(whole, body=b"", stream=_json(call, begin, pieces))
 
 
 async def _json(call: Call, begin: JsonObject, pieces: "AsyncIterator[list[str]]") -> AsyncIterator[bytes]:

@@ -71,17 +71,21 @@ async def answer(call: Call, name: Name, query: Query) -> Response:
         *_past_headers(call, versions, shown, is_negotiated=time is not None),
     )
     if call.request.method in READING:
-        tag = public_tag(resolved.values)
+        tag = f"{public_tag(resolved.values)}-{shown.seq}"  # the version is told too
         headers = (*headers, entity_tags.header(tag))
         if entity_tags.is_known(call.request, tag):
             return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
-    plain: JsonObject = {
-        "responseCode": int(ResponseCode.SUCCESS),
-        "handle": name.text,
-        "values": [value_to_json(value) for value in resolved.values],
-        "version": memento_json(shown),
-    }
-    return call.answer(plain, headers=headers, name=name.text)
+
+    def write() -> Response:
+        plain: JsonObject = {
+            "responseCode": int(ResponseCode.SUCCESS),
+            "handle": name.text,
+            "values": [value_to_json(value) for value in resolved.values],
+            "version": memento_json(shown),
+        }
+        return call.answer(plain, headers=headers, name=name.text)
+
+    return await call.written(resolved.values, write)
 
 
 def _found(call: Call, context: Context, query: Query, at: str | None, time: int | None) -> _Past:

@@ -49,6 +49,7 @@ class Found:
 
     values: tuple[Value, ...]
     tag: str
+    """Empty for what is never in the same state again."""
 
 
 async def answer(call: Call, name: Name) -> Response:
@@ -77,12 +78,17 @@ async def _answer(call: Call, name: Name) -> Response:
             raise _advised(refused, call) from refused
         plain = {"responseCode": int(refused.code), "values": [], "handle": name.text}
         return call.answer(plain, headers=_kept_for(call, ()), name=name.text)
-    headers = (*_kept_for(call, found.values), *((entity_tags.header(found.tag),) if _is_get(call) else ()))
-    if _is_get(call) and entity_tags.is_known(call.request, found.tag):
+    is_tagged = _is_get(call) and found.tag != ""
+    headers = (*_kept_for(call, found.values), *((entity_tags.header(found.tag),) if is_tagged else ()))
+    if is_tagged and entity_tags.is_known(call.request, found.tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
-    values = [value_to_json(value) for value in found.values]
-    plain = {"responseCode": int(ResponseCode.SUCCESS), "handle": name.text, "values": values}
-    return call.answer(plain, headers=headers, name=name.text)
+
+    def write() -> Response:
+        values = [value_to_json(value) for value in found.values]
+        plain = {"responseCode": int(ResponseCode.SUCCESS), "handle": name.text, "values": values}
+        return call.answer(plain, headers=headers, name=name.text)
+
+    return await call.written(found.values, write)
 
 
 async def _found(
@@ -127,7 +133,7 @@ def _status(
     values = select(status_values(call.asking.place.registry), indexes, types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
-    return Found(values, public_tag(()))
+    return Found(values, "")
 
 
 def _advised(refused: Refused, call: Call) -> Refused:

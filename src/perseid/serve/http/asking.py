@@ -20,6 +20,7 @@ from perseid.wire.server import Reply
 
 from .judging import Judging
 from .messages import Client, Request
+from .paced_log import PacedLog
 from .session_table import SessionTable
 from .settings import HttpSettings
 from .suggestion_budget import suggestion_budget
@@ -71,6 +72,8 @@ class Place:
     """What our own API keeps; handed on likewise."""
     suggesting: Budget = field(default_factory=suggestion_budget)
     """How often names are suggested; handed on likewise."""
+    certificates: PacedLog = field(default_factory=PacedLog)
+    """Where it is told why certificates of clients were not accepted."""
     native: Native | None = None
     """What answers native messages; None where nothing does."""
 
@@ -82,6 +85,8 @@ class Asking:
     request: Request
     place: Place
 
-    async def do(self, kind: Kind, call: Callable[[], T], *, secret_of: bytes | None = None) -> T:
+    async def do(
+        self, kind: Kind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None
+    ) -> T:
         """Have something done in a thread of the pool for its kind; raises what it raises, or `Busy`."""
-        return cast("T", await self.place.do(Work(kind, call, secret_of), self.request.client))
+        return cast("T", await self.place.do(Work(kind, call, secret_of, price), self.request.client))

@@ -20,9 +20,15 @@ from perseid.records.json_form import value_from_json
 from perseid.records.plain import JsonObject, kind, parse_json
 from perseid.records.value import MAX_VALUES, TtlType, Value
 
-from .failures import UNSUPPORTED_MEDIA_TYPE
+from .failures import TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
 from .messages import Request
 from .targets import MAX_PARAMETERS, Malformed, Parameters
+
+MAX_AT_ONCE: Final = 16_384
+"""Octets of a record that is read in the event loop, where others wait meanwhile: some milliseconds, whatever it is."""
+
+MAX_PARAMETER_OCTETS: Final = 65_536
+"""Octets of a body with parameters: room for some thousand of them, and read in some milliseconds by the event loop."""
 
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -98,8 +104,22 @@ def parameters(request: Request) -> Iterable[tuple[str, str]]:
     if not request.body:
         return ()
     if (type_ := media_type(request)) == JSON_TYPE:
+        check_size(request)
         return _from_object(json_of(request))
-    return Parameters.parse(request.body).pairs if type_ == FORM_TYPE else ()
+    return form(request) if type_ == FORM_TYPE else ()
+
+
+def form(request: Request) -> tuple[tuple[str, str], ...]:
+    """The parameters in a body that is a form; raises `Malformed`."""
+    check_size(request)
+    return Parameters.parse(request.body).pairs
+
+
+def check_size(request: Request) -> None:
+    """Refuse a body of parameters that is too large."""
+    if len(request.body) > MAX_PARAMETER_OCTETS:
+        problem = f"a body with parameters may have {MAX_PARAMETER_OCTETS:,} octets, and has {len(request.body):,}"
+        raise Malformed(problem, TOO_LARGE)
 
 
 def _from_object(plain: object) -> list[tuple[str, str]]:
@@ -171,9 +191,10 @@ def _which(plain: object, place: int) -> str:
 
 
 def plain_object(request: Request) -> JsonObject:
-    """A body that has to be a JSON object; an empty one has nothing in it. Raises `Malformed`."""
+    """A body that has to be a JSON object of parameters; an empty one has nothing in it. Raises `Malformed`."""
     if not request.body:
         return {}
+    check_size(request)
     plain = json_of(request)
     if not isinstance(plain, dict):
         raise Malformed(f"the body should be a JSON object, not {kind(plain)}")

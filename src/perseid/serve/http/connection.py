@@ -19,7 +19,7 @@ from typing import Final, cast
 from perseid.serve.native_failures import internal_error
 
 from .clients import Peer
-from .heads import CHUNKED, END, Arrived, HeadReader, Unreadable, refuse_beginning
+from .heads import CHUNKED, END, Arrived, HeadReader, Unreadable, meant_by, refuse_beginning
 from .incoming import Body, ChunkedBody, SizedBody
 from .keeping import BODY_GRACE, MIN_BODY_RATE, Keeping
 from .messages import MAX_BODY, MAX_HEAD
@@ -381,7 +381,8 @@ class Connection(asyncio.Protocol):
     def _unfinished(self, status: int, what: str) -> Unreadable:
         request = self._request
         if request is None:
-            return Unreadable(status, f"the head of the request {what}")
+            beginning = self._buffer[self._at : self._at + MAX_HEAD]
+            return Unreadable(status, f"the head of the request {what}", *meant_by(beginning))
         return Unreadable(status, f"the body of the request {what}", request.path, request.method)
 
     def _finish(self) -> None:

@@ -32,7 +32,7 @@ from perseid.serve.answering import MAX_LEVELS, MAX_PLAIN, Settings
 from perseid.serve.selecting import NotUnderstood, read_lengths
 
 from . import json_answers
-from .addresses import MAX_SIGNPOSTED, links_of_redirection
+from .addresses import MAX_SIGNPOSTED, link_pieces
 from .api_reading import NO_CACHE, VARIES
 from .caching import MAX_AGE
 from .entity_tags import header
@@ -44,7 +44,7 @@ from .negotiation import read_accept
 from .paths import segments_of
 from .redirecting import page_of
 from .service import completed
-from .settings import HttpSettings
+from .settings import SEGMENT, HttpSettings
 from .urls import MAX_URL
 from .writing import date_of, head_of
 
@@ -60,7 +60,6 @@ _ESCAPED: Final = re.compile(rb"[&']")  # what may stand in such a URL and must 
 _CONDITIONS: Final = frozenset(
     ("accept-datetime", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range")
 )
-_STAND_IN: Final = "0.LINKS/stand-in"  # for a name in links; nothing else there looks like it
 _SAYING_WHO: Final = frozenset(("authorization", "origin"))
 
 _HEAD_OCTETS: Final = HEAD.size
@@ -115,7 +114,8 @@ class Fast:
         self._url = re.compile(b"(?:%b)%b%b" % (web, _AUTHORITY, _REST)) if web else None
         self._plain: dict[bytes, bytes] = {}
         self._leading: dict[bytes, _Stamp] = {}
-        self._links = (links_of_redirection(_STAND_IN, settings) or "").encode()
+        pieces = link_pieces("/" if settings.bare else f"/{SEGMENT}/", settings) if settings.public_url else ()
+        self._links = [piece.encode() for piece in pieces]
         self._redirection = _template(
             Response(
                 settings.redirect_status,
@@ -203,7 +203,7 @@ class Fast:
             url,
             _date(now + seconds),
             b"%d" % seconds,
-            *([self._links.replace(_STAND_IN.encode(), encoded)] if self._links else ()),
+            *((encoded.join(self._links),) if self._links else ()),
             _date(now),
             b"%d" % len(body),
         )
@@ -246,8 +246,11 @@ def _noted(request: Arrived) -> Noted:
 def _plain_item(octets: bytes) -> tuple[int, int, Sequence[int]] | None:
     """The head of an item, where its values begin and how long each is; None if it is not as most are.
 
-    That is: a single published one in a namespace that does not tell letters apart.
+    That is: a single published one in a namespace that does not tell letters apart, and not so large that others would
+    have to wait while it is written out.
     """
+    if len(octets) > json_answers.MAX_AT_ONCE:
+        return None
     head = octets[0]
     at = 1
     if head & _SPELLED:

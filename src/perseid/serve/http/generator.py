@@ -55,7 +55,8 @@ MAX_LOOKED_AT: Final = 100
 """Namespaces that are looked at for that."""
 
 URL_INDEX: Final = 1
-"""The index of the address of a minted name."""
+CREATOR_INDEX: Final = 2
+"""The indexes of the address of a minted name, and of who created it."""
 
 _TOKEN, _MAKING = "token", "making"
 _FOREIGN: Final = "the form was sent by a page of another site; here is ours"
@@ -148,7 +149,8 @@ class _Opened:
             except Unsuitable as problem:
                 reason = f"the address cannot be what the names lead to, because {problem}"
                 raise Malformed(f"{reason}; write another one, or reserve the names") from problem
-        return _Wanted(filled.making, filled.where, count, url)
+        creator = filled.creator if filled.making is Making.MINT else ""
+        return _Wanted(filled.making, filled.where, count, url, creator)
 
     # Carrying out: in a thread that may write
 
@@ -157,7 +159,7 @@ class _Opened:
         registry, who = place.registry, identified.who
         if not place.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
-        asked = wanted.order(Maker.of(registry))
+        asked = self._order(wanted)
 
         def guarded(since: int | None) -> Operation[Minted]:
             return Guarded(Explaining(replace(asked, since=since), wanted.where), identified.guard, refers=True)
@@ -184,6 +186,16 @@ class _Opened:
         result = generator_page.result(self.who, wanted.making, names, policy, place.settings)
         return replace(result, code=int(ResponseCode.SUCCESS), name=str(names[0]), who=self.who)
 
+    def _order(self, wanted: "_Wanted") -> Generate:
+        """The operation that makes what is wanted."""
+        registry = self.asking.place.registry
+        values = [Value.text(URL_INDEX, "URL", wanted.url)] if wanted.url else []
+        if wanted.creator:
+            with registry.facts() as facts:
+                type_ = facts.policy(wanted.where.partition("/")[0]).creator_type
+            values.append(Value.text(CREATOR_INDEX, type_, wanted.creator))
+        return order(wanted.making, Maker.of(registry), wanted.where, wanted.count, values=values)
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -193,15 +205,12 @@ class _Wanted:
     where: str
     count: int
     url: str
-
-    def order(self, maker: Maker) -> Generate:
-        """The operation."""
-        values = (Value.text(URL_INDEX, "URL", self.url),) if self.url else ()
-        return order(self.making, maker, self.where, self.count, values=values)
+    creator: str
 
     def digest(self) -> bytes:
         """By what it is told from something else."""
-        return hashlib.sha256(msgspec.json.encode((self.making, self.where, self.count, self.url))).digest()
+        fields = (self.making, self.where, self.count, self.url, self.creator)
+        return hashlib.sha256(msgspec.json.encode(fields)).digest()
 
 
 def _told(minted: Minted) -> Answer:

@@ -45,6 +45,7 @@ class Filled:
     making: Making | None = Making.MINT
     count: str = "1"
     url: str = ""
+    creator: str = ""
 
     @classmethod
     def of(cls, form: Parameters) -> Self:
@@ -53,7 +54,7 @@ class Filled:
         def said(name: str) -> str:
             return (form.first(name) or "").strip()[:MAX_FIELD]
 
-        return cls(said("where"), _MAKINGS.get(said("making")), said("count"), said("url"))
+        return cls(said("where"), _MAKINGS.get(said("making")), said("count"), said("url"), said("creator"))
 
     @property
     def number(self) -> int | None:

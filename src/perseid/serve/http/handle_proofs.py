@@ -35,8 +35,14 @@ SERVER_ALGORITHM: Final = Algorithm.SHA256
 MIN_TRIES: Final = 2
 """How often PBKDF2 is tried at least, whatever it costs: for one secret, both ways."""
 
+ROUND_SECONDS: Final = 4e-7
+"""What one iteration of PBKDF2 takes."""
+
 NOBODYS: Final = Value(1, HS_SECKEY, bytes(range(32)))
 """A key for the time that a check takes; what is checked with it counts for nothing."""
+
+
+_LEAST: Final = 0.0005  # seconds for what is done besides
 
 
 def proving(claim: Claim, nonce: bytes, keys: Sequence[Value]) -> Value | None:
@@ -46,6 +52,11 @@ def proving(claim: Claim, nonce: bytes, keys: Sequence[Value]) -> Value | None:
         return next((key for key in keys if _has_signed(key, claim, signed)), None)
     candidates = [key for key in keys if key.data]  # an empty secret everybody knows
     return next((key for key, made in _made(claim, signed, candidates or [NOBODYS]) if made and candidates), None)
+
+
+def price_of(claim: Claim) -> float | None:
+    """What it costs to check a claim, in seconds of a processor, if that is a matter of the claim: derivations."""
+    return MIN_TRIES * claim.rounds * ROUND_SECONDS + _LEAST if claim.rounds else None
 
 
 def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:

@@ -36,6 +36,7 @@ _LINE = re.compile(  # RFC 9112, 3; and octets beyond ASCII, which stand for the
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e\x80-\xff]+) HTTP/([0-9]\.[0-9])\r\n"
 )
 _USUAL_LINE = re.compile(rb"GET (/[\x21\x22\x24-\x7e\x80-\xff]*) HTTP/1\.1\r\n")  # that, without a fragment
+_BEGINNING = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[\x21\x22\x24-\x3e\x40-\x7e\x80-\xff]*)")
 _OLD_LINE = re.compile(rb"[A-Z]+ (/[\x21-\x7e\x80-\xff]*)\r\n")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+([/?].*|)", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(r"[0-9A-Za-z\-._~%!$&'()*+;=:\[\]]*")  # RFC 3986, 3.2.2 and 3.2.3, without the comma of lists
@@ -265,7 +266,7 @@ def refuse_beginning(octets: bytes) -> None:
     Who sends the request line of HTTP/0.9, or ends lines with LF alone, would wait in vain for an answer otherwise.
     """
     beginning = octets[:MAX_HEAD]
-    method, path = "", b""
+    path, method = meant_by(beginning)
     if b"\n" in beginning:
         method, target, _, _ = _request_line(beginning)
         path = target.partition(b"?")[0]
@@ -273,6 +274,12 @@ def refuse_beginning(octets: bytes) -> None:
             raise Unreadable(400, _BARE, path, method)
     if len(octets) > MAX_HEAD:
         raise Unreadable(431, _TOO_LARGE, path, method)
+
+
+def meant_by(octets: bytes) -> tuple[bytes, str]:
+    """The path and the method of a request of which not everything has come; empty as far as they are not known."""
+    found = _BEGINNING.match(octets)
+    return (b"", "") if found is None else (found[2], found[1].decode())
 
 
 def _request_line(octets: bytes) -> tuple[str, bytes, str, int]:

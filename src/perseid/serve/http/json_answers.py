@@ -5,12 +5,14 @@ which end lines in older JavaScript. With `callback` the same is the argument of
 can do no better. In the name of the function nothing is left that could be anything but a name.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from perseid.records.plain import JsonObject
+from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
 from .messages import HeaderList, Response
@@ -20,6 +22,11 @@ JSON: Final = "application/json;charset=utf-8"
 SCRIPT: Final = "application/javascript;charset=utf-8"
 
 INDENT: Final = 2
+
+MAX_AT_ONCE: Final = 16_384
+OF_VALUE: Final = 128
+"""Octets of values that are written as JSON in the event loop, where others wait meanwhile, and how many each counts
+besides its data: some milliseconds, whatever they are."""
 
 _LINE_ENDS: Final = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 _SIGNS: Final = "_$"
@@ -65,6 +72,11 @@ def encoded(plain: object, *, pretty: bool = False) -> bytes:
     for character, escaped in _LINE_ENDS:
         octets = octets.replace(character, escaped)  # neither stands anywhere but in a string
     return octets
+
+
+def is_small(values: Sequence[Value]) -> bool:
+    """Whether values are written so soon that nobody needs to have it done elsewhere."""
+    return sum(len(value.data) for value in values) + OF_VALUE * len(values) <= MAX_AT_ONCE
 
 
 def function_name(text: str) -> str:

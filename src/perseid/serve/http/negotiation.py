@@ -62,8 +62,8 @@ _BROWSER_KINDS: Final = ("image/", "audio/", "video/")
 _HTML_WISHES: Final = (("ctype", HTML), ("media-type", HTML))
 
 # An entry ends at a comma that does not stand between quotation marks.
-_QUOTED: Final = r'"(?>(?:[^"\\]|\\.)*)"'
-_ENTRY: Final = re.compile(rf'(?>[^",]+|{_QUOTED}|")+')
+_QUOTED: Final = r'"(?>(?:[^"\\]|\\.)*)"?'  # to the end if nothing closes it, so that nobody looks behind it twice
+_ENTRY: Final = re.compile(rf'(?>[^",]+|{_QUOTED})+')
 _PARAMETER: Final = re.compile(rf';[ \t]*([^;="]*)(?:=[ \t]*({_QUOTED}|[^;]*))?')
 _WORD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _MEDIA_RANGE: Final = re.compile(rf"{_WORD}/{_WORD}")

@@ -6,11 +6,12 @@ from typing import Final
 from perseid.records.plain import JsonObject
 
 from . import json_answers
+from .addresses import TIME_MAP_FORMS
 from .caching import PAGE_AGE, STATIC_AGE
 from .messages import Response
 from .pages import STATIC, forms_of, page, site_of, static
-from .parameters import OWN
-from .paths import PAGES, TAKEN, resolvers_of, segments_of
+from .parameters import OWN, Action
+from .paths import PAGES, TAKEN, TIME_MAPS, resolvers_of, segments_of
 from .settings import HttpSettings
 from .v1 import docs_pages
 
@@ -45,6 +46,10 @@ PARAMETERS: Final = (
     Parameter("action=metadata", "Go to the location whose role is metadata, if there is one."),
     Parameter("action=api", "The record as JSON, as the API gives it."),
     Parameter("action=explain", "Why this request goes where it goes."),
+    Parameter("action=citation", "How to cite it, in a line; bibtex and csl-json are the same for programs."),
+    Parameter("action=json-ld", "What the record says about its thing, in the words of schema.org."),
+    Parameter("action=linkset-json", "All typed links of the record; linkset is the same in the form of a header."),
+    Parameter("at=TIME", "What it was at that moment: a time such as 2026-11-15T10:00:00Z, or the number of an entry."),
     Parameter("redirectionHeaders", "The headers of the redirection, with status 200."),
 )
 
@@ -90,6 +95,8 @@ def declaration(settings: HttpSettings) -> JsonObject:
         "forms": forms,
         "ownPaths": sorted((*TAKEN, *filter(None, PAGES))),
         "parameters": sorted(OWN),
+        "actions": [action.value for action in Action],
+        "timemaps": [f"{settings.public_url}/{TIME_MAPS}/{form}/{{handle}}" for form in TIME_MAP_FORMS],
         "api": f"{settings.public_url}{API}",
     }
 

@@ -10,6 +10,7 @@ one, and then it may do nothing.
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from perseid.names import Handle
@@ -84,7 +85,8 @@ async def by_claim(asking: Asking, claim: Claim, nonce: bytes) -> Shown | Unprov
     reference, kind, registry = claim.reference, claim.kind, asking.place.registry
     target = judging.of_own(reference.handle) if kind is Proof.SECRET_KEY else None
     keys = await asking.do(Kind.READ, lambda: _keys(registry, reference, kind), secret_of=target)
-    key = await asking.do(Kind.VERIFY, lambda: handle_proofs.proving(claim, nonce, keys.values), secret_of=target)
+    check, price = partial(handle_proofs.proving, claim, nonce, keys.values), handle_proofs.price_of(claim)
+    key = await asking.do(Kind.VERIFY, check, secret_of=target, price=price)
     asking.place.judge(Verdict(key is not None, target), asking.request.client)
     if key is None:
         return _refusal(reference, f"the id was read as {shown(str(reference))}", elsewhere=keys.elsewhere)
@@ -97,28 +99,34 @@ async def by_certificate(asking: Asking, octets: bytes) -> Shown | Unproved:
     That one is not accepted does not count as a guess: nobody tries keys out that way, and somebody's browser may
     offer a certificate that is meant for others.
     """
-    now, registry, host = asking.place.time(), asking.place.registry, asking.request.client.host
+    now, registry = asking.place.time(), asking.place.registry
 
-    def look() -> tuple[Subject, Value | None, bool]:
+    def look() -> tuple[Subject, Value | None, bool, str]:
         subject = certificate_identity.subject_of(octets)
         with registry.facts() as facts:
             values = facts.group(subject.reference.handle)
             key = certificate_identity.proving(subject, values or (), now)
-            if key is None:
-                why = certificate_identity.why_not(subject, values)
-                _logger.info("a certificate from %s was not accepted: %s", host, why)
-            return subject, key, key is None and _is_elsewhere(facts, subject.reference.handle)
+            if key is not None:
+                return subject, key, False, ""
+            elsewhere = _is_elsewhere(facts, subject.reference.handle)
+            return subject, None, elsewhere, certificate_identity.why_not(subject, values)
 
     try:
-        subject, key, elsewhere = await asking.do(Kind.READ, look)
+        subject, key, elsewhere, why = await asking.do(Kind.READ, look)
     except NoIdentity as problem:
-        _logger.info("a certificate from %s was not accepted: %s", host, problem)
+        _tell_operator(asking, now, str(problem))
         return Unproved(f"the certificate was not accepted: {problem}")
     if key is None:
+        _tell_operator(asking, now, why)
         remark = f"the key of the certificate is not held here as that of {shown(str(subject.reference))}"
         return _refusal(subject.reference, remark, elsewhere=elsewhere)
     asking.place.judge(Verdict(right=True), asking.request.client)
     return _shown(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
+
+
+def _tell_operator(asking: Asking, now: float, why: str) -> None:
+    host = asking.request.client.host
+    asking.place.certificates.info(_logger, now, f"a certificate from {host} was not accepted: {why}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class HttpService:
     def __init__(self, place: Place) -> None:
         self.place = place
         """What the server is; replaced when settings are read again."""
+        answering.table()  # loaded now, so that no request waits for it
 
     def at_once(self, request: Arrived) -> bytes | None:  # noqa: ARG002 - there may be one to some requests
         """The octets of the answer, if it can be given without waiting; None if not."""

@@ -199,7 +199,7 @@ def _in_header(text: str) -> dict[str, str]:
 
 def _in_body(request: Request) -> tuple[tuple[str, str], ...]:
     if bodies.media_type(request) == bodies.FORM_TYPE:
-        return Parameters.parse(request.body).pairs
+        return bodies.form(request)
     members = bodies.plain_object(request)
     if len(members) > MAX_FIELDS:
         raise Malformed(f"the body has more than {MAX_FIELDS} members")

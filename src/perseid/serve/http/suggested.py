@@ -4,7 +4,7 @@ from typing import Final
 
 from perseid.names import KNOWN_RESOLVERS
 from perseid.registry.suggesting import Suggestions, suggestions
-from perseid.serve.budgets import source_of
+from perseid.serve.budgets import EXEMPT, source_of
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
@@ -17,9 +17,12 @@ ABOUT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HA
 
 
 async def suggested(asking: Asking, text: str) -> Suggestions | None:
-    """What may have been meant by a text that is no name here; None if that is not looked for now."""
-    place = asking.place
-    if not place.suggesting.take(source_of(asking.request.client.host), place.time()):
+    """What may have been meant by a text that is no name here; None if that is not looked for now.
+
+    Whoever is on this machine, and asks for themselves, has no share of their own that could be used up.
+    """
+    place, client = asking.place, asking.request.client
+    if not place.suggesting.take(EXEMPT if client.local else source_of(client.host), place.time()):
         return None
     resolvers = (*KNOWN_RESOLVERS, *resolvers_of(place.settings))
     try:

@@ -74,7 +74,8 @@ async def _is_valid(asking: Asking, question: _Question) -> bool:
 
     keys = await asking.do(Kind.READ, look, secret_of=whose)
     check = partial(handle_proofs.proving, question.claim, question.nonce, keys)
-    is_valid = await asking.do(Kind.VERIFY, check, secret_of=whose) is not None
+    price = handle_proofs.price_of(question.claim)
+    is_valid = await asking.do(Kind.VERIFY, check, secret_of=whose, price=price) is not None
     place.judge(Verdict(is_valid, whose, own=False), asking.request.client)
     return is_valid
 
