@@ -20,6 +20,8 @@ from tests.cli import program
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md", "http-api-history.md")]
+"""Their Python is executed where it is looked at what they ask a server for: tests/serve/http/v1/test_v1_guides.py."""
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
@@ -94,8 +96,15 @@ def test_a_command_prints_what_the_document_says(block: Block, tmp_path: Path) -
         assert agrees(done.stdout, expected), f"{block}: $ {command}\n{done.stdout}"
 
 
-@pytest.mark.parametrize("document", PYTHON, ids=lambda document: str(document.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", [each for each in PYTHON if each not in GUIDES_OF_THE_API], ids=lambda each: str(each.relative_to(ROOT))
+)
 def test_python_does_what_the_document_says(document: Path) -> None:
+    execute(document)
+
+
+def execute(document: Path) -> None:
+    """Execute the Python of a document, and see that it does what is said there."""
     names: dict[str, object] = {"__name__": "__main__"}
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
     for block in PYTHON[document]:

@@ -31,7 +31,9 @@ def test_a_room_is_marked_built_exactly_when_it_exists(root: Path, sections: dic
     assert len(states) == 9
 
 
-@pytest.mark.parametrize("room", ["names", "records", "wire", "ledger", "registry", "serve"])
+@pytest.mark.parametrize(
+    "room", ["names", "records", "wire", "ledger", "registry", "serve", "serve/http", "serve/http/v1"]
+)
 def test_every_module_of_a_room_is_described(room: str, root: Path, sections: dict[str, str]) -> None:
     described = ROW.findall(sections[f"The {room} room, module by module"])
     folder = root / "src" / "perseid" / room

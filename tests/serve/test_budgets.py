@@ -197,6 +197,22 @@ def test_work_that_was_dear_leaves_less() -> None:
     assert budgets.take(Kind.SIGN, source, udp=False, now=START + 1)
 
 
+def test_work_that_is_known_to_be_dear_is_paid_for_in_advance() -> None:
+    """Somebody who did nothing before may have it done once, though it costs more than they have at once."""
+    budgets = Budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
+    first, second, third, known = (budgets.whose(f"203.0.113.{number}") for number in range(4))
+    budgets.proved(known, udp=False)
+    assert budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
+    assert not budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
+    assert not budgets.take(Kind.VERIFY, first, udp=False, now=START)
+    assert budgets.take(Kind.VERIFY, second, udp=False, now=START, price=0.8)
+    assert not budgets.take(Kind.VERIFY, third, udp=False, now=START, price=0.8), "it is too much for strangers"
+    assert budgets.take(Kind.VERIFY, third, udp=False, now=START)
+    assert budgets.take(Kind.VERIFY, known, udp=False, now=START, price=0.8)
+    budgets.settle(Kind.VERIFY, first, 0.0, udp=False, price=0.8)
+    assert budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
+
+
 def test_exempt_addresses_have_the_whole_budget() -> None:
     budgets = Budgets(configured(source_share=10))
     assert budgets.whose("127.0.0.1") == EXEMPT
@@ -310,6 +326,16 @@ def test_a_server_that_had_right_answers_for_a_handle_is_not_locked_out_by_stran
     assert guess(budgets, OTHER, right=True)
     assert not guess(budgets, "203.0.113.100"), "a secret of one's own gives no right to guess at others"
     assert [guess(budgets, OTHER) for _ in range(5)] == [True] * 3 + [False] * 2, "not more than any address may"
+
+
+def test_what_is_exempt_and_had_a_right_answer_is_not_locked_out_by_strangers_either() -> None:
+    """Who administers a server at the machine itself goes on with it while others guess."""
+    budgets = Budgets(configured(failed_proofs=3))
+    assert guess(budgets, "127.0.0.1", right=True)
+    for number in range(9):
+        guess(budgets, f"203.0.113.{number}")
+    assert guess(budgets, "127.0.0.1", right=True)
+    assert not guess(budgets, HOST, right=True)
 
 
 # Connections

@@ -8,7 +8,7 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, quote_from_bytes
+from urllib.parse import quote, quote_from_bytes, unquote
 
 from hypothesis import strategies as st
 
@@ -41,6 +41,9 @@ RECORDS: Final = ["/api/handles/{name}"]
 OWN: Final = [route for chapter in CHAPTERS for route in chapter.found]
 GROUPS: Final = (PAGES_AND_FILES, RESOLVING, COMPATIBLE, RECORDS)
 ALL_PATHS: Final = sorted({path for group in GROUPS for path in group} | {BASE + route.path for route in OWN})
+
+_MAKING: Final = frozenset([BASE + route.path for route in OWN if route.method == "POST" and "{" not in route.path])
+"""Where something is made, of which the body says what it is called."""
 
 METHODS: Final = ["GET"] * 6 + [
     "HEAD",
@@ -267,8 +270,12 @@ def made_up(draw: st.DrawFn) -> Made:
 
 def _is_for_administrators(method: str, target: str) -> bool:
     """Whether a request may come from somebody who is believed: not if it could end what all others are about."""
-    folded = target.lower()
-    if "0.na" in folded or "0%2ena" in folded or "prefixes" in folded or "policy" in folded:
-        return False
-    own = folded.startswith(BASE) and method != "DELETE"
-    return own or any(f"{PREFIX}{slash}" in folded for slash in ("/", "%2f"))
+    path = unquote(target.partition("?")[0], errors="replace").lower()
+    if (
+        "0.na" in path
+        or "prefixes" in path
+        or "policy" in path
+        or f"{PREFIX}/" not in f"{path} ".replace(f"{PREFIX}/ ", "")
+    ):
+        return path in _MAKING and method == "POST"
+    return True

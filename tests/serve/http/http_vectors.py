@@ -179,7 +179,8 @@ class Replay:
             if lower == "www-authenticate":
                 yield from self._challenge(value, ours=ours)
             elif lower == "expires":
-                yield "header.expires", int(parsedate_to_datetime(value).timestamp() - int(now))
+                # To ten seconds: over a network a second may begin between the answer and the look at the clock.
+                yield "header.expires", int(round(parsedate_to_datetime(value).timestamp() - now, -1))
             elif lower == "link":
                 yield f"header.link.{value.partition('>')[0]}", value
             else:

@@ -88,7 +88,9 @@ def resolver() -> Iterator[Harness]:
 def without_suggestions(server: Harness) -> Iterator[None]:
     """Have a server that has no budget left for suggestions while the block runs."""
     place = server.place
-    server.service.place = replace(place, suggesting=Budget(Rate(1e-6, 0), Rate(1e-6, 0)))
+    used_up = Budget(Rate(1e-6, 1), Rate(1e-6, 1))
+    assert used_up.take((), place.time())
+    server.service.place = replace(place, suggesting=used_up)
     try:
         yield
     finally:

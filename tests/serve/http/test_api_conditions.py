@@ -98,3 +98,24 @@ def test_the_condition_is_decided_with_the_change(server: Harness) -> None:
     with pytest.raises(ConditionFailed):
         registry.do(Conditional(Delete(name), name, ComingBetween(any_of=[tag])), OPERATOR, "cli")
     assert server.get(N0).status == 200, "it was emptied, and not deleted"
+
+
+def test_what_a_server_says_about_itself_is_new_each_time(server: Harness) -> None:
+    """A tag would stand for a state that there never is again."""
+    target = "/api/handles/0.SITE/status"
+    answer = server.get(target, headers=basic())
+    assert (answer.status, header_of(answer, "ETag")) == (200, None)
+    assert server.get(target, headers={**basic(), "If-None-Match": "*"}).status == 200
+
+
+def test_a_tag_of_the_past_is_none_of_today(server: Harness) -> None:
+    """Both have one address, where a time is named in a header, and the answer about the past says more."""
+    time = {"Accept-Datetime": "Thu, 01 Jan 2037 00:00:00 GMT"}
+    now, then = server.get(N0), server.get(N0, headers=time)
+    assert now.body != then.body
+    for shown, how in ((now, time), (then, {})):
+        tag = header_of(shown, "ETag") or ""
+        assert server.get(N0, headers={**how, "If-None-Match": tag}).status == 200
+    for shown, how in ((now, {}), (then, time)):
+        tag = header_of(shown, "ETag") or ""
+        assert server.get(N0, headers={**how, "If-None-Match": tag}).status == 304

@@ -1,5 +1,6 @@
 """Listing the names of a prefix: by page, all at once, and behind a place."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,9 @@ from perseid.registry.policy import PROFILES
 from perseid.registry.policy_keys import Who
 from perseid.registry.setup import with_group
 from perseid.serve.http import api_listing
-from tests.serve.http.places import Harness, basic, harness, in_session, json_of
+from perseid.serve.http.messages import Client, Request
+from perseid.serve.http.writing import head_of
+from tests.serve.http.places import STRANGER, Harness, basic, harness, in_session, json_of
 from tests.serve.installations import OPERATOR, PREFIX
 
 ALL = sorted(
@@ -157,6 +160,19 @@ def test_a_long_list_is_the_same_in_pieces(
     assert pieces == whole
     assert len(shared.kinds) - kinds >= 2, "it was read a part at a time"
     assert shared.head(LIST + numbers + query, headers=headers).status == 200
+
+
+def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say that there is nothing in it."""
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    headers = [(name.lower(), value) for name, value in in_session(shared).items()]
+
+    def head(method: str) -> bytes:
+        request = Request(method, LIST.encode(), headers, client=Client(STRANGER, secure=True))
+        return head_of(asyncio.run(shared.service.answer(request)), version="1.1", keep=True, seconds=0)
+
+    assert b"Content-Length" not in head("HEAD")
+    assert head("HEAD") == head("GET")
 
 
 def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from perseid.registry.operations import Create
 from perseid.serve.http import certificate_identity
 from perseid.serve.http.certificate_identity import NoIdentity
 from perseid.serve.http.messages import Client
+from perseid.serve.http.paced_log import AT_ONCE
 from perseid.serve.native_identity import KeyGone
 from perseid.wire.codes import ResponseCode
 from tests.serve.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
@@ -111,6 +112,18 @@ def test_names_of_strangers_forge_no_line_of_the_log(door: Doorstep, caplog: pyt
         door.reason(certificate=named("300:1/a\nb"))
         door.reason(certificate=named("300:" + "\u202e"))
     assert all("\n" not in record.getMessage() and "\u202e" not in record.getMessage() for record in caplog.records)
+
+
+def test_strangers_do_not_fill_the_log(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
+    """Who comes with a certificate that is not accepted may ask as often as everybody."""
+    with caplog.at_level(logging.INFO):
+        for octets in [named("300:1/nobody"), b"rubbish"] * AT_ONCE:
+            door.reason(certificate=octets)
+        told = len(caplog.records)
+        assert abs(told - AT_ONCE) <= 1  # the clock has fractions
+        door.now[0] += 2
+        door.reason(certificate=b"rubbish")
+    assert f"({2 * AT_ONCE - told} like it were not told)" in caplog.records[-1].getMessage()
 
 
 def test_a_certificate_may_have_the_number_0(door: Doorstep) -> None:

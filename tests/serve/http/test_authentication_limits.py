@@ -1,6 +1,7 @@
 """Guessing has an end: an address that fails often, and a secret that many try, are not looked at for a while."""
 
 import hashlib
+from asyncio import gather, run
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlencode
@@ -13,7 +14,7 @@ from perseid.records.server import Transport
 from perseid.registry.config import Config
 from perseid.registry.operations import Create
 from perseid.serve.http import judging
-from perseid.serve.http.messages import Client, Response
+from perseid.serve.http.messages import Client, Request, Response
 from perseid.serve.native_steps import Guess, Work
 from perseid.serve.pools import Pools
 from tests.registry.registries import OPERATOR
@@ -170,3 +171,16 @@ def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
     limited.server.get(PUBLIC, host=ELSEWHERE, certificate=named(f"300:{ADMIN}"))
     assert is_known(ELSEWHERE)
     assert not budgets.is_known(budgets.whose(HOME), udp=True)
+
+
+def test_what_takes_long_is_paid_for_before_it_is_begun(limited: Limited) -> None:
+    """A secret may be derived in many rounds. Who asks for many of these at once gets one, and others need not wait."""
+    fields = {"nonce": "AAAA", "cnonce": "AAAA", "signature": "AAAA", "salt": "AAAA", "length": "160"}
+
+    async def many(rounds: int, host: str) -> list[int]:
+        query = urlencode({**fields, "alg": "PBKDF2-HMAC-SHA1", "iterations": str(rounds)})
+        request = Request("GET", f"/api/verifications/{SEC}?{query}".encode(), client=Client(host, secure=True))
+        return sorted([each.status for each in await gather(*[limited.server.answer(request) for _ in range(4)])])
+
+    assert run(many(400_000, ATTACKER)) == [200, 503, 503, 503]
+    assert run(many(10, HOME)) == [200] * 4, "for little work there is room for all"

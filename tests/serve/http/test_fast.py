@@ -18,8 +18,9 @@ from perseid.serve.answering import Settings
 from perseid.serve.http.clients import Peer
 from perseid.serve.http.fast import Fast
 from perseid.serve.http.heads import Arrived, HeadReader
+from perseid.serve.http.json_answers import MAX_AT_ONCE
 from perseid.serve.http.writing import has_body, head_of
-from tests.serve.http.places import STRANGER, Harness, harness
+from tests.serve.http.places import PUBLIC_URL, STRANGER, Harness, harness
 
 OPERATOR = LocalOperator("tester")
 PREFIX = "12345"
@@ -112,6 +113,12 @@ def test_usual_records_are_answered_at_once(both: Both, form: str, method: str, 
         ("/12345/nothing-there", {}),
         ("/12346/n1", {}),
         ("/12345/n1", {"Accept": "application/json"}),
+        ("/12345/n1", {"Accept": "application/ld+json"}),
+        ("/12345/n1", {"Accept": "text/x-bibliography, text/html;q=0.5"}),
+        ("/12345/n1", {"Accept-Datetime": "Sun, 15 Nov 2026 10:00:00 GMT"}),
+        ("/12345/n1", {"Accept-Datetime": "nonsense"}),
+        ("/api/handles/12345/n1", {"Accept-Datetime": "Sun, 15 Nov 2026 10:00:00 GMT"}),
+        ("/12345/n1?at=1", {}),
         ("/12345/n1", {"If-None-Match": "*"}),
         ("/12345/n1", {"Connection": "close"}),
         ("/api/handles/12345/n1", {"Authorization": "Basic eDp5"}),
@@ -202,8 +209,19 @@ def test_settings_decide(both: Both) -> None:
         assert both.at_once(f"/{PREFIX}/secure") is None
         both.configure(schemes=frozenset(("mailto",)))
         assert both.at_once(f"/{PREFIX}/secure") is None
+        both.configure(schemes=frozenset(("http", "https")), public_url="")
+        assert both.agree("/12345/n1")
+        assert b"Link:" not in (both.at_once("/12345/n1") or b"")
+        both.configure(public_url="https://12345.example/12345/n1", bare=False)
+        assert both.agree("/hdl/12345/n1")
     finally:
-        both.configure(bare=True, segments=("hdl",), redirect_status=302, schemes=frozenset(("http", "https")))
+        both.configure(
+            bare=True,
+            segments=("hdl",),
+            redirect_status=302,
+            schemes=frozenset(("http", "https")),
+            public_url=PUBLIC_URL,
+        )
 
 
 def test_headers_are_looked_at_once(both: Both) -> None:
@@ -255,8 +273,15 @@ VALUES = st.builds(
     references=st.sampled_from(((), (), (ValueRef(1, "12345/n1"),))),
 )
 RECORDS = st.lists(VALUES, max_size=5, unique_by=lambda value: value.index).map(tuple)
-NAMES = st.sampled_from(("Aa", "A.b~c", "x/y//z", "a;b=c", "!$&'()*+,-.:@_", "o" * 200))
-ACCEPTS = st.sampled_from((None, "*/*", "text/html", "application/json;q=0.5, text/html", "text/turtle", "image/png"))
+NAMES = st.sampled_from(
+    ("Aa", "A.b~c", "x/y//z", "a;b=c", "!$&'()*+,-.:@_", "o" * 200, "o" * 300, "/" * 90, ".", "..", "a/..")
+)
+ACCEPTS = st.sampled_from(
+    (
+        *(None, "*/*", "text/html", "application/json;q=0.5, text/html", "text/turtle", "image/png"),
+        *("application/ld+json", "application/x-bibtex;q=0.9, */*;q=0.9", "text/x-bibliography, */*;q=0.1"),
+    )
+)
 
 
 @given(
@@ -270,3 +295,11 @@ def test_both_ways_say_the_same(
     both.write(name, *values)
     target = form.format(name.lower() if lower else name)
     both.agree(target, {} if accept is None else {"Accept": accept}, "HEAD" if head else "GET")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_large_records_take_the_usual_way(both: Both, form: str) -> None:
+    """To write one out takes time, for which others would have to wait."""
+    for values in ((URL, Value(2, "DATA", bytes(MAX_AT_ONCE))), tuple([replace(URL, index=n) for n in range(1, 300)])):
+        both.write(f"{PREFIX}/large", *values)
+        assert not both.agree(form.format(f"{PREFIX}/large"))

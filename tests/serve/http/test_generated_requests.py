@@ -43,7 +43,11 @@ class Asking:
         if self._client is None:
             self._secure = not self._secure
             self._client = self._stack.enter_context(connected(self.server.http, secure=self._secure))
-        answer = self._client.ask(request(made.method, made.target, made.headers, made.body), made.method)
+        try:
+            answer = self._client.ask(request(made.method, made.target, made.headers, made.body), made.method)
+        except BaseException:
+            self.close()  # what is left of it would be the next one's
+            raise
         see_sound(answer, made.path, *self.never)
         self.answered += 1
         if answer.header("connection") == "close":

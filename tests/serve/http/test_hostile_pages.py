@@ -240,7 +240,8 @@ def test_no_name_becomes_anything_but_text(server: Harness, attack: str) -> None
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_parameter_becomes_anything_but_text(server: Harness, attack: str) -> None:
     encoded = quote(attack, safe="")
-    for parameter in ("type", "index", "urlappend", "locatt", "action", "country", "ip", "callback", "hdl", encoded):
+    names = ("type", "index", "urlappend", "locatt", "action", "country", "ip", "callback", "hdl", "at", encoded)
+    for parameter in names:
         for path in ("/12345/url", "/12345/alias", "/12345/nothing", "/12345/absent", "/12345/gone", "/"):
             check_any(server.get(f"{path}?{parameter}={encoded}&{encoded}"))
     posted = server.post(
@@ -260,6 +261,7 @@ def test_no_header_of_a_request_becomes_anything(server: Harness, attack: str) -
         "If-None-Match",
         "Referer",
         "Origin",
+        "Accept-Datetime",
     )
     for path in ("/12345/url", "/12345/alias", "/12345/nothing", "/12345/absent"):
         answer = server.get(path, headers=dict.fromkeys(names, attack))

@@ -8,8 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -26,6 +25,7 @@ from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.framing import MEDIA_TYPE, Frame, HttpResponseReader, http_request
 from perseid.wire.requests import Name, Resolve
 from tests.registry.server_files import furnish
+from tests.serve.faults.machine import eventually, named
 from tests.serve.faults.sources import metrics_page
 from tests.serve.http.client_certificates import library_key
 from tests.serve.http.fronts import client_context, plain_client, read_all, tls_client
@@ -44,13 +44,6 @@ BASIC = {
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serving(copy_to(tmp_path_factory.mktemp("http")), "--resolvers", "1") as server:
         yield server
-
-
-def eventually(holds: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -89,15 +82,6 @@ def trusting(directory: Path) -> ssl.SSLContext:
 def directory_of(server: Serving) -> Path:
     words = (Path("/proc") / str(server.pid) / "cmdline").read_bytes().split(b"\0")
     return Path(json.loads(words[-2])["directory"])
-
-
-def process_of(server: Serving, module: str) -> int:
-    """The process that runs a module."""
-    found = subprocess.run(
-        ["ps", "--ppid", str(server.pid), "-o", "pid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    (number,) = [int(line.split()[0]) for line in found.splitlines() if f"perseid.serve.{module} " in line]
-    return number
 
 
 # One port
@@ -347,7 +331,7 @@ def test_another_certificate_counts_after_sighup_and_open_connections_go_on(tmp_
             assert shown_certificate(server) == second
             assert ask(kept, "/healthz")[0].status == 200
         # A control process that is started anew goes on without TLS rather than not at all.
-        os.kill(process_of(server, "control"), signal.SIGKILL)
+        os.kill(named(server)["control"], signal.SIGKILL)
         eventually(lambda: "HTTPS is not spoken: " in server.errors, "the reason in the log")
         eventually(lambda: is_alive(server), "HTTP is back")
         with pytest.raises(ssl.SSLError):
@@ -471,7 +455,7 @@ def test_what_was_begun_is_finished_when_all_ends(tmp_path: Path) -> None:
 def test_control_that_was_killed_is_back_at_the_same_port(tmp_path: Path) -> None:
     with serving(copy_to(tmp_path), "--resolvers", "1") as server:
         before = shown_certificate(server)
-        os.kill(process_of(server, "control"), signal.SIGKILL)
+        os.kill(named(server)["control"], signal.SIGKILL)
         # The socket is the supervisor's: who comes meanwhile waits in its queue.
         status, body = fetched(server, f"/api/handles/{PREFIX}/n5")
         assert (status, json.loads(body)["responseCode"]) == (200, 1)

@@ -115,6 +115,16 @@ def test_whatever_comes_is_read(lines: list[str]) -> None:
         (["application/json;q=0"], Form.REDIRECTION, Form.PAGE),
         (["application/*"], Form.REDIRECTION, Form.PAGE),  # which is HTML too, as it is written for XML
         (["text/html;q=0, application/xhtml+xml;q=0, */*"], Form.REDIRECTION, Form.JSON),
+        (["application/ld+json"], Form.OTHER, Form.OTHER),
+        (["application/ld+json, */*"], Form.REDIRECTION, Form.PAGE),
+        (["application/ld+json, */*;q=0.9"], Form.OTHER, Form.OTHER),
+        (["application/ld+json, text/html"], Form.REDIRECTION, Form.PAGE),
+        (["application/ld+json;q=0.9, application/json"], Form.JSON, Form.JSON),
+        (["application/ld+json, application/json"], Form.JSON, Form.JSON),
+        (["text/x-bibliography; style=apa"], Form.OTHER, Form.OTHER),
+        (["application/vnd.citationstyles.csl+json, application/json;q=0.9"], Form.OTHER, Form.OTHER),
+        ([f"{CHROME}, application/ld+json;q=0.9"], Form.REDIRECTION, Form.PAGE),
+        (["application/linkset+json;q=0"], Form.REDIRECTION, Form.PAGE),
         (["text/turtle"], Form.REDIRECTION, Form.PAGE),
         (["text/turtle, application/json;q=0.2"], Form.JSON, Form.JSON),
         (["text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"], Form.REDIRECTION, Form.PAGE),  # an old library
@@ -127,6 +137,38 @@ def test_whatever_comes_is_read(lines: list[str]) -> None:
 def test_what_is_given(accept: list[str], leading: Form, showing: Form) -> None:
     accepted = read_accept(accept)
     assert (accepted.form(leads=True), accepted.form(leads=False)) == (leading, showing)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/x-bibtex, application/ld+json", "application/ld+json"),  # that is offered before it
+        ("application/x-bibtex, application/ld+json;q=0.5", "application/x-bibtex"),
+        ("APPLICATION/X-BIBTEX", "application/x-bibtex"),
+        ("application/x-bibtex;q=0.2, text/*;q=0.1", "application/x-bibtex"),
+        ("application/linkset, text/html;q=0.5, */*;q=0.1", "application/linkset"),
+        ("application/*", None),
+        ("*/*", None),
+        ("", None),
+    ],
+)
+def test_which_form_is_named(accept: str, expected: str | None) -> None:
+    assert read_accept([accept]).named_form == expected
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/json", True),
+        ("application/ld+json", True),
+        ("application/vnd.citationstyles.csl+json", True),
+        ("application/x-bibtex", False),
+        ("*/*", False),
+        (CHROME, False),
+    ],
+)
+def test_errors_are_json_for_whoever_reads_json(accept: str, expected: bool) -> None:
+    assert read_accept([accept]).prefers_json_errors is expected
 
 
 def test_a_header_of_very_many_entries_is_read_in_part() -> None:
@@ -207,3 +249,11 @@ def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list
         by_weight = sorted(wanted, key=lambda entry: -entry[1])
         assert named == [name for name, _ in by_weight][: len(named)]
         assert len(named) == len(by_weight) or by_weight[len(named)][0].endswith("*")
+
+
+@pytest.mark.parametrize("header", ['text/html;a="', 'text/html, a/b;q="', 'text/html;a="\\'])
+def test_a_mark_that_nothing_closes_is_looked_behind_once(header: str) -> None:
+    """It goes to the end of the header. A reader that began anew at every mark behind it would not come to an end."""
+    accepted = read_accept([header + '\\"' * 1_000_000 + ", application/json"])
+    assert [entry.name for entry in accepted.entries] == [HTML]
+    assert accepted.weight(JSON) == 0

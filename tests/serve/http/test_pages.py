@@ -23,7 +23,11 @@ from tests.serve.installations import OPERATOR
 PAGES: Final = (
     "/",
     "/help.html",
+    "/generate",
     "/12345/url?noredirect",
+    "/12345/url?noredirect&at=200000000000000",  # in 1976
+    "/12345/url?at=1",
+    "/12345/ulr",
     "/12345/nothing",
     "/12345/gone",
     "/12345/absent/",
@@ -38,7 +42,24 @@ ELEMENTS: Final = frozenset(
     (
         *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section", "div", "p"),
         *("h1", "h2", "small", "span", "bdi", "code", "br", "a", "img", "ul", "li", "dl", "dt", "dd"),
-        *("form", "input", "label", "button", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+        *(
+            "fieldset",
+            "legend",
+            "strong",
+            "datalist",
+            "option",
+            "form",
+            "input",
+            "label",
+            "button",
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        ),
         "script",  # for data that nobody runs: see below
     )
 )

@@ -226,6 +226,10 @@ def test_links_that_are_there_for_nothing_else(server: Harness) -> None:
     assert links(answer) == ['<https://l.example/>; rel="license"', '<https://l/88%2Flicense>; rel="up"']
 
 
+TWO_LINKS = (
+    '<https://a.example/>; rel="item https://rel.example/x"; title="a, b; \\"c\\""; type=text/plain , '
+    "<https://c.example/>;anchor=https://d.example/;rel=up;title*=UTF-8'en'x"
+)
 NOT_FOR_RECORDS = (
     "",
     "; rel=",
@@ -259,8 +263,7 @@ NOT_FOR_RECORDS = (
 def test_a_record_may_set_a_few_headers_and_no_others(server: Harness) -> None:
     lines = (
         "link: <https://a.example/{hdl}>; rel=Related",
-        'Link: <https://a.example/>; rel="item https://rel.example/x"; title="a, b; \\"c\\""; type=text/plain , '
-        "<https://c.example/>;anchor=https://d.example/;rel=up;title*=UTF-8'en'x",
+        f"Link: {TWO_LINKS}",
         "Sunset: Sat, 31 Dec 2050 23:59:59 GMT",
         "Set-Cookie: a=b",
         "Location: https://evil.example/",
@@ -282,8 +285,7 @@ def test_a_record_may_set_a_few_headers_and_no_others(server: Harness) -> None:
     answer = server.get("/88/headers")
     assert links(answer) == [
         "<https://a.example/88%2Fheaders>; rel=Related",
-        '<https://a.example/>; rel="item https://rel.example/x"; title="a, b; \\"c\\""; type=text/plain , '
-        "<https://c.example/>;anchor=https://d.example/;rel=up;title*=UTF-8'en'x",
+        TWO_LINKS,
     ]
     assert header_of(answer, "Sunset") == "Sat, 31 Dec 2050 23:59:59 GMT"
     assert location_of(answer) == "https://a.example/"

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import Handle
+from perseid.registry.config_http import OWN_SEGMENTS
 from perseid.serve.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
-from perseid.serve.http.paths import Named, Own, Undeclared, is_bare, locate, path_to, stripped, typed
+from perseid.serve.http.paths import PAGES, TAKEN, Named, Own, Undeclared, is_bare, locate, path_to, stripped, typed
 from perseid.serve.http.settings import HttpSettings
 from perseid.serve.http.targets import Malformed
 from tests.strategies import handles
@@ -27,6 +28,10 @@ SETTINGS = (DEFAULT, ONLY_SEGMENTS, HttpSettings(segments=()), HttpSettings("htt
         ("/resolver.json", Own("resolver.json")),
         ("/static/perseid.css", Own("static/perseid.css")),
         ("/static/x/y", Own("static/x/y")),
+        ("/generate", Own("generate")),
+        ("/generate/x", Named("generate/x")),
+        ("/timemap/link/12345/x%20", Own("timemap/link/12345/x ")),
+        ("/timemap", Undeclared("timemap")),
         ("/12345/x", Named("12345/x")),
         ("/12345%2Fx", Named("12345/x")),
         ("/12345", Named("12345")),
@@ -237,3 +242,7 @@ def test_what_is_left_of_a_query_for_the_name(query: bytes, expected: bytes) -> 
 def test_what_is_left_is_what_is_not_ours_in_its_order(names: list[str], separator: str) -> None:
     expected = separator.join(name for name in names if name not in OWN)
     assert rest_of(separator.join(names).encode()) == expected.encode()
+
+
+def test_no_setting_can_declare_a_path_of_the_server_itself_as_a_segment() -> None:
+    assert {name for name in TAKEN | PAGES if name.isalpha()} <= OWN_SEGMENTS

@@ -1,0 +1,287 @@
+"""Pages and redirections in a real browser: where people end up, what they read, and what the browser complains about.
+
+A policy that a page breaks, a script that runs, a request to anybody else, a word that is cut off at the narrowest
+phone: a browser notices all of that, and no parser does.
+"""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.demonstration import ATTACKS, LONG_NAME, ODD_NAME, PREFIX, Demonstration
+from tests.e2e.watching import PHONE, Visitor
+
+PAGES = {
+    "/": 200,
+    "/help.html": 200,
+    "/generate": 200,
+    "/docs": 200,
+    "/docs/records": 200,
+    "/docs/structures": 200,
+    "/docs/problems": 200,
+    f"/{PREFIX}/leads?noredirect": 200,
+    f"/{PREFIX}/attacks?noredirect": 200,
+    f"/{PREFIX}/script": 200,
+    f"/{quote(ODD_NAME)}?noredirect": 200,
+    f"/{LONG_NAME}?noredirect": 200,
+    f"/{PREFIX}/gone": 410,
+    f"/{PREFIX}/absent": 404,
+    f"/{PREFIX}/absent/": 404,
+    f"/{PREFIX}/{quote(''.join(ATTACKS), safe='')}": 404,
+    f"/{quote(ATTACKS[0], safe='')}/{quote(ATTACKS[1], safe='')}": 400,
+    "/999/elsewhere": 400,
+    f"/{PREFIX}/leads?type=NONE": 200,
+    f"/{PREFIX}/%00": 400,
+    "/static/absent": 404,
+    "/102.100.272/D7J1G0DQH": 200,
+    "/102.100.272/2RDV0T0QH": 200,
+    "/2000.01/EEF4DF17361A42E2B975E554663B70C3": 200,
+    "/0.NA/102.100.272": 200,
+}
+BAD_PAGE = """<html><head><title></title></head><body><h3 id=a>x</h3><p id=a style="color:#999;background:#aaa">pale</p>
+<input name=n><img src="data:," ><a href="#nowhere"></a><div class=wide style="width:5000px">wide</div>
+<table><tr><td onclick="x()">t</td></tr></table><script>console.error("complaint")</script></body></html>"""
+
+
+@pytest.mark.parametrize("way", ["plain", "secure"])
+def test_a_handle_leads_to_its_thing(browser: Browser, demo: Demonstration, way: str) -> None:
+    visitor = Visitor(browser, demo.url if way == "plain" else demo.secure_url)
+    for path, place in (
+        (f"/{PREFIX}/leads", "/thing?a=b"),
+        (f"/hdl/{PREFIX}/leads", "/thing?a=b"),
+        (f"/hdl:{PREFIX}/leads", "/thing?a=b"),
+        (f"/{PREFIX}%2Fleads", "/thing?a=b"),
+        (f"/{PREFIX}/alias", "/thing?a=b"),
+        (f"/{PREFIX}/chosen", "/people"),
+        (f"/{quote(ODD_NAME)}", "/odd"),
+        (f"/{quote(ODD_NAME, safe='')}", "/odd"),
+        (f"/{PREFIX}/leads?urlappend=%23part", "/thing?a=b#part"),
+    ):
+        answer = visitor.go(path)
+        assert answer.status == 200
+        assert visitor.page.url == demo.target.url + place, path
+        assert visitor.page.inner_text("h1") == "Arrived"
+        came, headers = demo.target.came[-1]
+        assert came == place.partition("#")[0]
+        assert "referer" not in headers, "whoever typed an address comes from nowhere"
+    assert visitor.said == []
+    visitor.close()
+
+
+def test_a_link_on_another_page_is_followed_from_there(visitor: Visitor, demo: Demonstration) -> None:
+    """Who follows a link through here comes from where the link was, and not from here."""
+    visitor.page.goto(f"{demo.target.url}/links")
+    visitor.page.evaluate(
+        """address => { const link = document.createElement("a"); link.href = address; link.textContent = "go";
+                        document.body.append(link) }""",
+        f"{demo.url}/{PREFIX}/leads",
+    )
+    visitor.page.click("text=go")
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+    assert demo.target.came[-1][1].get("referer", "").startswith(demo.target.url)
+
+
+def test_the_form_on_the_front_page_takes_people_there(visitor: Visitor, demo: Demonstration) -> None:
+    for typed, place in (
+        (f"{PREFIX}/leads", "/thing?a=b"),
+        (f"  hdl:{PREFIX}/leads ", "/thing?a=b"),
+        (f"https://hdl.handle.net/{PREFIX}/leads", "/thing?a=b"),
+        (f"{demo.url}/hdl/{PREFIX}/leads", "/thing?a=b"),
+        (ODD_NAME, "/odd"),
+    ):
+        visitor.go("/")
+        visitor.page.get_by_label("Handle", exact=True).fill(typed)
+        visitor.page.get_by_role("button", name="Resolve").click()
+        visitor.page.wait_for_url(demo.target.url + place)
+        assert visitor.page.inner_text("h1") == "Arrived", typed
+    assert visitor.said == []
+    visitor.go("/")
+    visitor.page.get_by_label("Handle", exact=True).fill(f"{PREFIX}/leads")
+    visitor.page.get_by_label("Show the record").check()
+    visitor.page.get_by_role("button", name="Resolve").click()
+    visitor.page.wait_for_selector("table")
+    assert f"{PREFIX}/leads" in visitor.page.inner_text("h1")
+    assert visitor.said == []
+
+
+def test_the_form_is_used_with_the_keyboard_alone(visitor: Visitor) -> None:
+    visitor.go("/")
+    assert visitor.focused() == "INPUT hdl", "one can type at once"
+    assert [*visitor.tabbed("INPUT noredirect", 3)] == ["BUTTON Resolve", "INPUT noredirect"]
+    visitor.page.keyboard.press("Space")
+    assert visitor.page.is_checked("[name=noredirect]")
+    visitor.page.keyboard.press("Shift+Tab")
+    visitor.page.keyboard.press("Shift+Tab")
+    visitor.page.keyboard.type(f"{PREFIX}/leads")
+    visitor.page.keyboard.press("Enter")
+    visitor.page.wait_for_selector("table")
+    assert f"{PREFIX}/leads" in visitor.page.inner_text("h1")
+    visitor.go(f"/{PREFIX}/absent")
+    reached = [*visitor.tabbed("INPUT hdl")]
+    assert reached[0] == "A Skip to content"
+    assert reached[-1] == "INPUT hdl"
+    visitor.go(f"/{PREFIX}/absent")
+    visitor.page.keyboard.press("Tab")
+    visitor.page.keyboard.press("Enter")
+    assert visitor.page.url.endswith("#main")
+    outline = visitor.page.evaluate("getComputedStyle(document.querySelector('#hdl')).outlineStyle")
+    assert outline is not None
+    assert visitor.said == []
+
+
+def test_a_record_is_shown_and_nothing_of_it_is_anything_but_text(visitor: Visitor, demo: Demonstration) -> None:
+    assert visitor.go(f"/{PREFIX}/attacks?noredirect").status == 200
+    cells = "\n".join(visitor.page.locator("td.data").all_inner_texts())
+    for attack in ATTACKS[:-2]:
+        assert attack in cells
+    assert "⟨U+202E⟩evil" in cells, "what would turn the direction of writing is shown"
+    assert visitor.page.title() != "owned"
+    links = visitor.page.evaluate("[...document.links].map(each => each.href)")
+    assert [link for link in links if not link.startswith((demo.url, "mailto:"))] == []
+    assert visitor.faults() == []
+    visitor.go(f"/{PREFIX}/leads?noredirect")
+    assert visitor.page.locator("tbody tr").count() == 4
+    visitor.page.click(f"text={demo.target.url}/thing?a=b")
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+    assert f"{PREFIX}/leads" not in demo.target.came[-1][1].get("referer", ""), "which name it was is not told"
+
+
+def test_a_dangerous_address_is_shown_and_not_followed(visitor: Visitor) -> None:
+    assert visitor.go(f"/{PREFIX}/script").status == 200
+    assert visitor.page.title() != "owned"
+    assert "javascript:document.title" in visitor.text()
+    assert visitor.faults() == []
+
+
+def test_what_is_gone_says_so_and_what_to_use(visitor: Visitor, demo: Demonstration) -> None:
+    assert visitor.go(f"/{PREFIX}/gone").status == 410
+    said = visitor.text()
+    assert "It was <b>withdrawn</b>.\nNobody knows why." in said
+    assert visitor.faults() == []
+    visitor.page.get_by_role("link", name=f"{PREFIX}/leads").click()
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+
+
+def test_what_is_not_there_says_so(visitor: Visitor, demo: Demonstration) -> None:
+    assert visitor.go(f"/{PREFIX}/absent").status == 404
+    assert "The handle you requested" in visitor.text()
+    assert "cannot be found" in visitor.text()
+    assert visitor.faults() == []
+    visitor.page.get_by_label("Handle", exact=True).fill(f"{PREFIX}/leads")
+    visitor.page.keyboard.press("Enter")
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+    assert visitor.go(f"/{PREFIX}/leads/").status == 404
+    visitor.page.get_by_role("link", name=f"{PREFIX}/leads", exact=False).first.click()
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+
+
+def test_a_page_that_is_not_well_is_noticed(visitor: Visitor) -> None:
+    visitor.page.set_content(BAD_PAGE)
+    found = "\n".join(visitor.faults())
+    for fault in (
+        *("the console says error: complaint", "the id a is there twice", "no language is said", "there is no title"),
+        *("not one heading of the first level", "not one main part", "in its old mode", "H3 follows", "n has no label"),
+        *("no alternative text", "is not shown", "has no words", "#nowhere is not there", "a table has no headings"),
+        *("there is a script", "TD has onclick", "wider than the page: DIV.wide", "hard to read: P."),
+    ):
+        assert fault in found, fault
+    visitor.said.clear()
+    visitor.go("/")
+    assert visitor.faults() == []
+    # What the policy of our pages forbids, and the browser reports.
+    visitor.page.evaluate(
+        """() => { const script = document.createElement("script"); script.textContent = "document.title = 'owned'";
+                   document.head.append(script); document.body.setAttribute("style", "color: red");
+                   fetch("http://127.0.0.1:9/").catch(() => null) }"""
+    )
+    visitor.page.wait_for_function("window.violations.length >= 3")
+    found = "\n".join(visitor.faults())
+    for directive in ("script-src-elem", "style-src-attr", "connect-src"):
+        assert f"the policy is broken: {directive}" in found
+    assert visitor.page.title() != "owned"
+
+
+@pytest.mark.parametrize(("place", "scheme"), [("desk", "light"), ("phone", "dark")])
+def test_every_page_is_well_in_every_place(
+    browser: Browser, demo: Demonstration, tmp_path: Path, scheme: str, place: str
+) -> None:
+    """No complaint, nothing cut off, everything readable. Of what is not well there is a picture in the folder."""
+    phone = {"viewport": PHONE, "is_mobile": True, "has_touch": True}
+    visitor = Visitor(browser, demo.url, color_scheme=scheme, **(phone if place == "phone" else {}))
+    for number, (path, status) in enumerate(PAGES.items()):
+        assert visitor.go(path).status == status, path
+        if found := visitor.faults():
+            visitor.page.screenshot(path=tmp_path / f"{number}.png", full_page=True)
+        assert found == [], path
+    visitor.close()
+
+
+def test_pages_work_without_script_and_can_be_printed(browser: Browser, demo: Demonstration, tmp_path: Path) -> None:
+    visitor = Visitor(browser, demo.url, java_script_enabled=False)
+    visitor.go("/")
+    visitor.page.fill("#hdl", f"{PREFIX}/leads")
+    visitor.page.press("#hdl", "Enter")
+    visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
+    visitor.go(f"/{PREFIX}/leads?noredirect")
+    visitor.page.emulate_media(media="print")
+    visitor.page.pdf(path=tmp_path / "record.pdf")
+    assert not visitor.page.is_visible("footer")
+    assert visitor.page.is_visible("table")
+    visitor.close()
+
+
+def test_names_are_made_by_whoever_writes_their_name_as_it_is(browser: Browser, demo: Demonstration) -> None:
+    """With a colon in it, over TLS, as people type it."""
+    who = {"username": demo.administrator, "password": demo.secret}
+    visitor = Visitor(browser, demo.secure_url, http_credentials=who)
+    visitor.go("/generate")
+    visitor.page.get_by_role("button", name="Say who you are").click()
+    visitor.page.get_by_label("Prefix").fill("102.100.272")
+    visitor.page.get_by_label("Address that the names lead to").fill(f"{demo.target.url}/minted")
+    visitor.page.get_by_label("How many").fill("2")
+    assert visitor.faults() == []
+    visitor.page.get_by_role("button", name="Make them").click()
+    visitor.page.wait_for_selector("ul.names")
+    names = visitor.page.locator("ul.names .name").all_inner_texts()
+    assert len(names) == 2
+    assert visitor.faults() == []
+    visitor.page.reload()  # asked to send the form again, and does
+    assert visitor.page.locator("ul.names .name").all_inner_texts() == names, "nothing is made twice"
+    visitor.page.get_by_role("link", name=names[0]).click()
+    visitor.page.wait_for_url(f"{demo.target.url}/minted")
+    visitor.close()
+
+
+def test_a_page_of_somebody_else_cannot_use_who_you_are(browser: Browser, demo: Demonstration) -> None:
+    """The browser knows the password, and sends it along; it does not count where another page sent the form."""
+    who = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
+    visitor = Visitor(browser, demo.secure_url, http_credentials=who)
+    visitor.go("/generate")
+    visitor.page.get_by_role("button", name="Say who you are").click()
+    visitor.page.wait_for_selector("#where")
+    token = visitor.page.input_value("[name=token]")
+    visitor.page.goto(f"{demo.target.url}/evil")
+    fields = {"where": "102.100.272", "making": "mint", "url": "https://evil.example/", "count": "1", "token": token}
+    with visitor.page.expect_navigation() as gone:
+        visitor.page.evaluate(
+            """([address, fields]) => {
+                const form = document.createElement("form");
+                form.method = "post";
+                form.action = address;
+                for (const [name, value] of Object.entries(fields)) {
+                    const field = document.createElement("input");
+                    field.name = name;
+                    field.value = value;
+                    form.append(field);
+                }
+                document.body.append(form);
+                form.submit();
+            }""",
+            [f"{demo.secure_url}/generate", fields],
+        )
+    assert gone.value is not None
+    assert gone.value.status in (401, 403), visitor.text()
+    assert visitor.page.locator("ul.names").count() == 0
+    visitor.close()

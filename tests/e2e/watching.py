@@ -1,0 +1,157 @@
+"""Somebody with a browser, who notices what people would not: messages of the console, policies that were broken,
+requests to anybody else; and who looks at pages for what makes them hard to use.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+
+PATIENCE: Final = 30_000
+"""Milliseconds after which something that should happen has not."""
+
+PHONE: Final = {"width": 320, "height": 640}
+"""The narrowest phone that anybody has; pages that fit there fit everywhere."""
+DESK: Final = {"width": 1280, "height": 800}
+
+_NOTE_VIOLATIONS: Final = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation",
+    event => window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+"""
+
+_FAULTS: Final = """() => {
+    const faults = [];
+    const ids = [...document.querySelectorAll("[id]")].map(each => each.id);
+    for (const id of ids) if (ids.filter(other => other === id).length > 1) faults.push(`the id ${id} is there twice`);
+    if (!document.documentElement.lang) faults.push("no language is said");
+    if (!document.title.trim()) faults.push("there is no title");
+    if (document.querySelectorAll("h1").length !== 1) faults.push("there is not one heading of the first level");
+    if (document.querySelectorAll("main").length !== 1) faults.push("there is not one main part");
+    if (document.compatMode !== "CSS1Compat") faults.push("the browser is in its old mode: no doctype?");
+    let level = 0;
+    for (const heading of document.querySelectorAll("h1,h2,h3,h4,h5,h6")) {
+        const next = Number(heading.tagName[1]);
+        if (next > level + 1) faults.push(`${heading.tagName} follows a heading of level ${level}`);
+        level = next;
+    }
+    for (const field of document.querySelectorAll("input:not([type=hidden]), select, textarea"))
+        if (!field.labels.length && !field.ariaLabel) faults.push(`${field.name} has no label`);
+    for (const image of document.images) {
+        if (!image.hasAttribute("alt")) faults.push(`${image.src} has no alternative text`);
+        if (!image.complete || !image.naturalWidth) faults.push(`${image.src} is not shown`);
+    }
+    for (const link of document.querySelectorAll("a[href]")) {
+        if (!link.textContent.trim() && !link.ariaLabel) faults.push(`the link to ${link.href} has no words`);
+        const place = link.getAttribute("href");
+        if (place.startsWith("#") && !document.getElementById(place.slice(1))) faults.push(`${place} is not there`);
+    }
+    for (const [name, attribute] of [["for", "label[for]"], ["aria-describedby", "[aria-describedby]"],
+                                     ["aria-labelledby", "[aria-labelledby]"]])
+        for (const each of document.querySelectorAll(attribute))
+            for (const id of each.getAttribute(name).split(/\\s+/))
+                if (!document.getElementById(id)) faults.push(`${name} says ${id}, which is not there`);
+    for (const table of document.querySelectorAll("table"))
+        if (!table.querySelector("th[scope]")) faults.push("a table has no headings");
+    // What a page says about itself to programs is in an element of that name, and is no script.
+    if (document.querySelector("script:not([type='application/ld+json']), iframe, object, embed, style, [style], base"))
+        faults.push("there is a script, a frame, or a style of its own");
+    for (const each of document.querySelectorAll("*"))
+        for (const attribute of each.attributes)
+            if (attribute.name.startsWith("on")) faults.push(`${each.tagName} has ${attribute.name}`);
+    return faults;
+}"""
+
+_OVERFLOW: Final = """() => {
+    const wide = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= wide) return [];
+    return [...document.querySelectorAll("body *")]
+        .filter(each => each.getBoundingClientRect().right > wide + 1)
+        .map(each => `${each.tagName}.${each.className}: ${Math.round(each.getBoundingClientRect().right)} of ${wide}`);
+}"""
+
+_CONTRAST: Final = """() => {
+    const channel = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const numbers = text => (text.match(/[0-9.]+/g) || []).map(Number);
+    const behind = each => {
+        for (; each; each = each.parentElement) {
+            const colour = numbers(getComputedStyle(each).backgroundColor);
+            if (colour.length === 3 || colour[3] > 0) return colour;
+        }
+        return [255, 255, 255];
+    };
+    const faults = [];
+    for (const each of document.querySelectorAll("body *")) {
+        const own = [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+        if (!own || !each.offsetParent) continue;
+        const [a, b] = [light(numbers(getComputedStyle(each).color)), light(behind(each))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) faults.push(`${each.tagName}.${each.className}: ${ratio.toFixed(2)}`);
+    }
+    return faults;
+}"""
+
+
+class Visitor:
+    """Somebody who looks at pages of one server."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.url = url
+        self.context = browser.new_context(ignore_https_errors=True, **({"viewport": DESK} | options))
+        self.context.set_default_timeout(PATIENCE)
+        self.context.add_init_script(_NOTE_VIOLATIONS)
+        self.page: Page = self.context.new_page()
+        self.said: list[str] = []
+        """What the console says, besides that a page has a status of its own."""
+        self.asked: list[str] = []
+        """Every address that the browser has asked for."""
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def close(self) -> None:
+        self.context.close()
+
+    def go(self, path: str) -> Response:
+        """Go to a path of the server, and wherever that leads."""
+        answer = self.page.goto(self.url + path)
+        assert answer is not None, f"{path} led nowhere"
+        return answer
+
+    def faults(self) -> list[str]:
+        """What is wrong with the page: with what the browser says, with whom it asked, and for those who use it."""
+        strangers = [url for url in self.asked if not url.startswith((self.url, "data:"))]
+        return [
+            *[f"the policy is broken: {each}" for each in self.page.evaluate("window.violations")],
+            *[f"the console says {each}" for each in self.said],
+            *[f"somebody else is asked for {each}" for each in strangers],
+            *self.page.evaluate(_FAULTS),
+            *[f"wider than the page: {each}" for each in self.page.evaluate(_OVERFLOW)],
+            *[f"hard to read: {each}" for each in self.page.evaluate(_CONTRAST)],
+        ]
+
+    def text(self) -> str:
+        """What people read on the page."""
+        return self.page.inner_text("body")
+
+    def focused(self) -> str:
+        """What the keyboard is about: an element with its id or its words."""
+        found: str = self.page.evaluate(
+            "(() => { const each = document.activeElement;"
+            " return `${each.tagName} ${each.id || each.name || each.textContent.trim()}` })()"
+        )
+        return found
+
+    def tabbed(self, until: str, most: int = 20) -> Iterable[str]:
+        """Go through the page with the tabulator; what is reached, in order."""
+        reached: list[str] = []
+        while len(reached) < most and (not reached or reached[-1] != until):
+            self.page.keyboard.press("Tab")
+            reached.append(self.focused())
+        return reached
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        # A browser says of every page with an error status that it could not be loaded, and shows it all the same.
+        if message.type in ("error", "warning") and "the server responded with a status of" not in message.text:
+            self.said.append(f"{message.type}: {message.text}")
