@@ -16,12 +16,15 @@ from perseid.records import Admin
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Value, ValueRef
 from perseid.registry.generating import HOW_IT_COUNTS, Making
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.life import Redact
 from perseid.registry.minting import MustWait
 from perseid.registry.namespaces import AddNamespace
+from perseid.registry.operations import Remove
 from perseid.registry.policy import PROFILES
 from perseid.registry.policy_keys import Who
 from perseid.serve.http import generator
-from perseid.serve.http.form_tokens import LIFETIME, FormTokens, NotOurs
+from perseid.serve.http.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
 from perseid.serve.http.generator_page import MAX_AT_ONCE
 from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import POLICY
@@ -324,6 +327,32 @@ def test_a_form_that_is_sent_twice_is_carried_out_once(server: Harness) -> None:
     refused = form_of(server)
     assert send(server, token=refused, where="999").status == 400
     assert len(made(send(server, token=refused))) == 1, "what was refused has used nothing up"
+
+
+def test_a_form_that_is_being_carried_out_is_not_carried_out_again(server: Harness) -> None:
+    token, registry = form_of(server), server.registry
+    with registry.facts() as facts:
+        tokens = FormTokens(facts.reading.secret(PURPOSE))
+    number = tokens.read(token, ADMINISTRATOR, server.place.time())
+    who = KeyHolder(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
+    with server.place.api.keys(registry).claim(who, number, bytes(32)):
+        answer = send(server, token=token)
+    assert answer.status == 409
+    assert "in a moment" in page_of(answer).text
+    assert len(made(send(server, token=token))) == 1
+
+
+def test_what_was_answered_is_not_repeated_once_something_was_erased(server: Harness) -> None:
+    token = form_of(server)
+    made(send(server, token=token))
+    create(server, "12345/erased", Value.text(1, "DESC", "what must go"))
+    with server.registry.facts() as facts:
+        seq = facts.reading.size
+    server.registry.do(Remove(Handle.parse("12345/erased"), (1,)), OPERATOR, "cli")
+    server.registry.do(Redact(Handle.parse("12345/erased"), 1, seq, "by order"), OPERATOR, "cli")
+    answer = send(server, token=token)
+    assert answer.status == 410
+    assert "done before" in page_of(answer).text
 
 
 def test_a_form_has_its_time(server: Harness) -> None:

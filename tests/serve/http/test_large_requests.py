@@ -1,15 +1,21 @@
 """What is large is dealt with where it makes nobody wait: in a thread, and for whoever asked; or it is refused."""
 
+import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from perseid.names import Handle
+from perseid.records.server import Transport
 from perseid.records.value import Value
+from perseid.registry.config import Config
 from perseid.registry.operations import Create
 from perseid.serve.http.bodies import FORM_TYPE, JSON_TYPE, MAX_AT_ONCE, MAX_PARAMETER_OCTETS
 from perseid.serve.http.json_answers import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
-from perseid.serve.native_steps import Kind
+from perseid.serve.http.messages import MAX_BODY, Client, Request
+from perseid.serve.native_steps import Kind, Work
+from perseid.serve.pools import Pools
 from tests.serve.http.places import Harness, basic, json_of
 from tests.serve.installations import OPERATOR, PREFIX
 
@@ -37,6 +43,29 @@ def test_a_large_record_is_read_in_a_thread(server: Harness) -> None:
         answer = server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "DESC", "data": "x" * size}])
         assert answer.status == 401
         assert server.kinds == kinds
+
+
+def test_many_large_records_at_once_are_too_much_for_one_address(server: Harness) -> None:
+    """What it takes to read them is paid for before it is begun."""
+    pools = Pools(Config.parse("", {}), lambda: 1_000.0)
+
+    async def do(work: Work, client: Client) -> object:
+        return await pools.do(work, client.host, Transport.HTTPS)
+
+    async def many(host: str, number: int) -> list[int]:
+        body = json.dumps([{"index": 1, "type": "DESC", "data": "x" * (MAX_BODY - 100)}]).encode()
+        target, headers = f"/api/handles/{PREFIX}/new".encode(), [("content-type", JSON_TYPE)]
+        request = Request("PUT", target, headers, body, Client(host, secure=True))
+        return [each.status for each in await asyncio.gather(*[server.answer(request) for _ in range(number)])]
+
+    server.service.place = replace(server.place, do=do)
+    try:
+        found = asyncio.run(many("198.51.100.1", 16))
+        assert set(found) == {401, 503}
+        assert found.count(401) <= 5
+        assert asyncio.run(many("198.51.100.2", 1)) == [401]
+    finally:
+        pools.close()
 
 
 def test_what_is_wrong_with_a_large_record_is_told(server: Harness) -> None:

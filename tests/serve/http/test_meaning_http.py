@@ -1,4 +1,4 @@
-"""What a record means to machines, over HTTP: links in headers, other forms by `Accept` or address, JSON-LD in pages."""
+"""What a record means to machines, over HTTP: links in headers, other forms by `Accept` or address, data in pages."""
 
 import json
 from collections.abc import Iterator

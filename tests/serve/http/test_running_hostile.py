@@ -23,7 +23,7 @@ from perseid.wire.responses import Resolved
 from tests.serve.faults.machine import descriptors, eventually, memory, processes
 from tests.serve.faults.sources import NOBODY_EXEMPT, metrics
 from tests.serve.http.places import basic
-from tests.serve.http.raw import NO_LIMITS, Answer, Raw, connected, request, see_sound
+from tests.serve.http.raw import NO_LIMITS, Answer, connected, request, see_sound
 from tests.serve.http.test_connection_refusals import CASES, SMUGGLED
 from tests.serve.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
 from tests.serve.native_client import NativeClient, Via
@@ -397,6 +397,4 @@ def test_who_asks_and_goes_leaves_nothing_behind(server: Serving) -> None:
             client.send(request("GET", f"/{PREFIX}/longer?noredirect") * 3)
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # with a reset
     eventually(lambda: descriptors(control) <= before + 8, "connections are forgotten")
-    with connected(server.http) as client:
-        assert isinstance(client, Raw)
-        assert client.get(f"/{PREFIX}/n1").status == 302
+    assert fetch(server, f"/{PREFIX}/n1").status == 302

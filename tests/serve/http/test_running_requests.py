@@ -50,6 +50,8 @@ PATHS = [
     "/api/v1/nothing",
     f"/api/v1/handles/{PREFIX}%2Fn1",
 ]
+GUESSED = (f"/{PREFIX}/absent", "/999/elsewhere")
+"""What may have been meant by these is looked for only so often, so that answers may differ."""
 BY_ADMINISTRATOR = {
     "index": 100,
     "type": "HS_ADMIN",
@@ -81,15 +83,17 @@ def test_head_is_get_without_the_body(client: Raw) -> None:
             got, head = client.get(path, accept), client.get(path, accept, method="HEAD")
             assert head.body == b""
             assert without_what_passes(head) == without_what_passes(got), path
-            assert got.status in (204, 304) or head.header("content-length") == str(len(got.body)), path
+            assert got.header("content-length") == str(len(got.body)), path
+            if path not in GUESSED:
+                assert head.header("content-length") == got.header("content-length"), path
             see_sound(got, path.encode())
             see_sound(head, path.encode())
 
 
 def without_what_passes(answer: Answer) -> tuple[int, dict[str, str]]:
-    """Status and headers, but for times and a nonce."""
-    headers = {name: value for name, value in answer.headers if name not in ("date", "expires", "www-authenticate")}
-    return answer.status, headers
+    """Status and headers, but for times, a nonce, and the length."""
+    passing = ("date", "expires", "www-authenticate", "content-length")
+    return answer.status, {name: value for name, value in answer.headers if name not in passing}
 
 
 def test_options_says_what_can_be_done(client: Raw) -> None:
@@ -218,7 +222,7 @@ LIKED: list[tuple[str | None, int | None, str | None]] = [
     ("*/json", None, None),
     ("application/json" + ",text/x;q=0.1" * 300, None, None),
 ]
-"""What is accepted, the status where a name leads somewhere, and the form of what is shown; None where either is sound."""
+"""What is accepted, the status where a name leads somewhere, and the form of what is shown; None where any will do."""
 
 
 def test_the_form_that_is_liked_better(wired: Serving) -> None:

@@ -13,7 +13,8 @@ from perseid.registry.life import Unpublish
 from perseid.registry.minting import Reserve
 from perseid.registry.namespaces import SetPolicy
 from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES, Who
+from perseid.registry.policy import PROFILES
+from perseid.registry.policy_keys import Who
 from perseid.registry.setup import with_group
 from perseid.serve.http.messages import Response
 from tests.serve.http.places import Harness, harness
@@ -25,7 +26,10 @@ VALUES = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/"}
 MAC = "nonce=AAAAAAAAAAAAAAAAAAAAAA==&cnonce=AAAAAAAAAAAAAAAAAAAAAA==&alg=SHA1&signature=AAAA"
 
 READING = (
-    *[f"/api/handles/{{}}{query}" for query in ("", "?publicOnly=false", "?at=1", "?at=2037-01-01", "?index=1", "?auth")],
+    *[
+        f"/api/handles/{{}}{query}"
+        for query in ("", "?publicOnly=false", "?at=1", "?at=2037-01-01", "?index=1", "?auth")
+    ],
     *[f"/{{}}{query}" for query in ("", "?noredirect", "?action=api", "?action=explain", "?action=showurls", "?at=60")],
     "/{}?action=linkset",
     "/timemap/link/{}",
@@ -41,7 +45,7 @@ CHANGING = [
     )
     for query in queries
 ]
-HEADERS = (
+HEADERS: tuple[dict[str, str], ...] = (
     {},
     {"Accept": "application/json"},
     {"If-Match": "*"},

@@ -480,6 +480,31 @@ def test_other_paths_are_no_timemaps(machine: Machine, path: str) -> None:
     assert machine.get(path).status == 404
 
 
+def test_names_that_cannot_be_or_are_not_in_use_have_no_timemap(machine: Machine) -> None:
+    inactive = text(1, "HS_NAMESPACE", "<n><status>inactive</status></n>")
+    machine.do(AddNamespace("76", PROFILES["free"], (BY_ADMINS,)))
+    seq = machine.put("76/x", text(1, "URL", "https://x.example/"))
+    assert machine.get("/timemap/link/76/x").status == 200
+    machine.put("0.NA/76", inactive)
+    for target in ("/timemap/link/76/x", f"/76/x?at={seq}", "/76/x"):
+        assert "not in use any more" in page_of(machine.get(target)).text
+    for name in (f"{PREFIX}/a%0Ab", "999/x", f"{PREFIX}/never", f"{PREFIX}/%FF"):
+        assert machine.get(f"/timemap/json/{name}").status in (400, 404)
+
+
+def test_what_a_record_says_of_itself_is_what_it_said_then(machine: Machine) -> None:
+    policy = replace(PROFILES["pilin"], default_creator=f"{PREFIX}/moved")
+    machine.do(AddNamespace("102.100.272", policy, (BY_ADMINS,)))
+    first = machine.put("102.100.272/2RDV0T0QH", text(1, "URL", "https://one.example/"))
+    begun = iso(machine.now).replace("T", " ")
+    machine.put("102.100.272/2RDV0T0QH", text(1, "URL", "https://two.example/"))
+    then = page_of(machine.get(f"/102.100.272/2RDV0T0QH?noredirect&at={first}")).text
+    now = page_of(machine.get("/102.100.272/2RDV0T0QH?noredirect")).text
+    assert f"Last update{begun}" in then
+    assert f"Last update{begun}" not in now
+    assert f"Creatorhdl:{PREFIX}/moved" in then
+
+
 def test_names_with_anything_in_them_have_a_past(machine: Machine) -> None:
     name = f"{PREFIX}/a/../b?c#d%20 ü/"
     seq = machine.put(name, text(1, "URL", "https://odd.example/"))

@@ -103,7 +103,8 @@ async def _submitted(call: Call) -> bodies.Submission:
     request, now = call.request, int(call.asking.place.time())
     if len(request.body) <= bodies.MAX_AT_ONCE:
         return bodies.submission(request, now)
-    return await call.asking.do(Kind.READ, lambda: bodies.submission(request, now))
+    price = len(request.body) * bodies.OCTET_SECONDS
+    return await call.asking.do(Kind.READ, lambda: bodies.submission(request, now), price=price)
 
 
 # What belongs to the API

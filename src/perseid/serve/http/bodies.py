@@ -27,6 +27,9 @@ from .targets import MAX_PARAMETERS, Malformed, Parameters
 MAX_AT_ONCE: Final = 16_384
 """Octets of a record that is read in the event loop, where others wait meanwhile: some milliseconds, whatever it is."""
 
+OCTET_SECONDS: Final = 1.1e-7
+"""What it takes to read an octet of a record, of those for which it takes longest: lists of many small things."""
+
 MAX_PARAMETER_OCTETS: Final = 65_536
 """Octets of a body with parameters: room for some thousand of them, and read in some milliseconds by the event loop."""
 

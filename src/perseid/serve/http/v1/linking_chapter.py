@@ -60,7 +60,8 @@ class MetadataLink(Given, frozen=True):
 class NamesLinked(Told, frozen=True):
     """Two names that lead to each other."""
 
-    handles: Annotated[tuple[str, str], About("The names as they are registered.")]
+    # said as a list of two: many readers of descriptions do not know what a tuple is
+    handles: Annotated[tuple[str, ...], About("The two names, as they are registered.", min_length=2, max_length=2)]
     seq: Annotated[Seq, About("The first entry that made it so; 0 if it was so already.")]
 
 
