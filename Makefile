@@ -18,6 +18,8 @@ JOBS ?= $(shell expr 2 \* $$(nproc))
 # Examples of each property test: EXAMPLES in the environment (50).
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
+# How many requests of each route `make fuzz` makes of the description of the API.
+FUZZ_REQUESTS ?= 100
 # How often `make crash` kills.
 CRASH_ROUNDS ?= 200
 # How many names it moves, and moves back, while it kills whoever does that.
@@ -88,8 +90,9 @@ format: env  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each)
+fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each) and at every route of the API (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/serve/http/v1/test_v1_schemathesis.py
 
 crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)

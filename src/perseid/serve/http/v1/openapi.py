@@ -147,7 +147,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "tags": [route.tag],
         "parameters": [*_path_parameters(route), *query_parameters(route), *_header_parameters(route)],
         "responses": _responses(route),
-        "security": list(_SECURITY) if route.scope else [{}, *_SECURITY],
+        # who reads may leave it out also where a token needs a word: what everybody may know is told
+        "security": list(_SECURITY) if route.scope and route.method != "GET" else [{}, *_SECURITY],
     }
     if route.scope:
         made["x-scope"] = route.scope
