@@ -148,6 +148,7 @@ class Config:
     limits_unproved_sessions: int
     limits_connections: int
     limits_connections_per_address: int
+    limits_http_at_once: int
     limits_message_time: int
     limits_idle_time: int
     limits_take_time: int

@@ -91,6 +91,13 @@ LIMITS: Final[Mapping[str, Limit]] = {
         256,
         "How many of them come from one address at most (a /64 of IPv6; a /56 has twice as many, a /48 four times).",
     ),
+    "http_at_once": Limit(
+        Number(1, 1_000_000),
+        2_000,
+        "How many HTTP requests of one address are answered from the view at once; further ones take the usual way, "
+        "whose work has a budget.",
+        "a second",
+    ),
     "message_time": Limit(_SECONDS, 30, "In which time a whole message must have come over TCP.", "seconds"),
     "idle_time": Limit(_SECONDS, 300, "How long a connection is kept on which nothing is asked.", "seconds"),
     "take_time": Limit(_SECONDS, 30, "In which time a client must take its answer.", "seconds"),

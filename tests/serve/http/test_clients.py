@@ -138,7 +138,7 @@ def test_the_certificate_of_a_proxy_is_not_that_of_its_clients() -> None:
 
 def test_a_proxy_that_asks_for_itself_is_like_any_client() -> None:
     assert told(secure=True, certificate=b"DER") == Client(PROXY, secure=True, trusted=True, certificate=b"DER")
-    assert told(peer="127.0.0.1") == Client("127.0.0.1", local=True, trusted=True)
+    assert told(peer="127.0.0.1") == Client("127.0.0.1", trusted=True)  # a proxy that says nothing proves nothing
 
 
 def test_a_proxy_that_tells_the_protocol_alone_is_believed_that() -> None:
@@ -161,5 +161,5 @@ def test_whatever_headers_say_nobody_becomes_local_by_them(
 
 def test_a_peer_knows_who_asks_where_nobody_passes_requests_on() -> None:
     peer = Peer("127.0.0.1", secure=True, certificate=b"DER", trusted_networks=TRUSTED)
-    assert peer.alone == peer.client(()) == Client("127.0.0.1", True, True, True, b"DER")
+    assert peer.alone == peer.client(()) == Client("127.0.0.1", True, False, True, b"DER")
     assert peer.client([("x-forwarded-for", "192.0.2.7")]) == Client("192.0.2.7", trusted=True)

@@ -65,7 +65,8 @@ def client_of(
     forwarded = [(name, value) for name, value in headers if name in FORWARDING]
     trusted = peer in trusted_networks
     if not forwarded or not trusted:
-        return Client(peer, secure, not forwarded and _is_local(peer), trusted, certificate)
+        # A trusted peer passes requests on, so one that does not say for whom is not believed to ask for itself.
+        return Client(peer, secure, not forwarded and not trusted and _is_local(peer), trusted, certificate)
     said = _listed(forwarded, "x-forwarded-for")
     protocols = _listed(forwarded, "x-forwarded-proto")
     host = _right_most(said, trusted_networks) if said else peer

@@ -5,8 +5,9 @@ is told when settings have changed. What can be answered at once is answered her
 counted in as little time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from time import perf_counter_ns
+from typing import Final
 
 from perseid.records.server import Transport
 from perseid.serve.access import AccessLog, Exchange
@@ -21,6 +22,9 @@ from .tunnel import NATIVE_TYPE
 AtOnce = Callable[[Arrived], tuple[bytes, bytes] | None]
 """The octets of an answer and the name that it is about, if it takes no time; see `fast`."""
 
+MOST: Final = 2_000
+"""Answers at once for one address in a second, where the settings say nothing."""
+
 _STATUS = slice(9, 12)  # in the first line of an answer
 _CLASS = 9
 
@@ -28,7 +32,7 @@ _CLASS = 9
 class Observing:
     """What answers, and where it is noted; for all connections."""
 
-    __slots__ = ("access", "counts", "fast", "service")
+    __slots__ = ("access", "counts", "exempt", "fast", "most", "service", "taken")
 
     def __init__(
         self, service: HttpService, counts: ControlCounts, fast: AtOnce | None = None, access: AccessLog | None = None
@@ -37,6 +41,12 @@ class Observing:
         self.counts = counts
         self.fast = fast
         self.access = access
+        self.taken: dict[str, int] = {}
+        """What was answered at once in this second, by address."""
+        self.most = MOST
+        """How much of it an address may have."""
+        self.exempt: Container[str] = ()
+        """Addresses that may have more."""
 
 
 class Observed:
@@ -54,11 +64,17 @@ class Observed:
         every = self._all
         if every.fast is None:
             return every.service.at_once(request)
+        host = request.client.host
+        taken = every.taken.get(host, 0)
+        if taken >= every.most and host not in every.exempt:
+            every.counts.limited("requests at once")
+            return every.service.at_once(request)  # the usual way has a budget
         access = every.access
         began = perf_counter_ns() if access is not None else 0
         found = every.fast(request)
         if found is None:
             return every.service.at_once(request)
+        every.taken[host] = taken + 1
         octets, name = found
         key = (request.client.secure, request.method, octets[_CLASS])
         counted = every.counts.http_at_once

@@ -106,6 +106,8 @@ class HttpServing:
         self._observing.access = installed.access
         site = installed.identified.answering_settings()
         self._observing.fast = Fast(self._view, site, place.settings, place.time)
+        self._observing.most = config.limits_http_at_once
+        self._observing.exempt = Networks(config.limits_exempt_networks)
 
     # Life
 
@@ -117,6 +119,7 @@ class HttpServing:
         """What is done once a second."""
         self.front.look_after()
         self.keeping.look_after()
+        self._observing.taken.clear()
 
     def tidy(self) -> None:
         """What is done once a minute."""
