@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -175,8 +176,14 @@ def test_a_moment_that_cannot_be(here: Site) -> None:
 
 def test_following_the_log_until_it_is_stopped(here: Site) -> None:
     size = len(here.lines("log"))
-    command = [str(PERSEID), "log", "--follow", "--json", "--since", str(size - 1), "-d", str(here.directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True) as follower:
+    # A shell that runs the tests in the background has them ignore SIGINT, and programs would inherit that.
+    command = ["env", "--default-signal=INT", str(PERSEID), "log", "--follow", "--json"]
+    command += ["--since", str(size - 1), "-d", str(here.directory)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True) as follower,
+        ExitStack() as stack,
+    ):
+        stack.callback(follower.kill)
         assert follower.stdout is not None
         assert follower.stderr is not None
         assert json.loads(follower.stdout.readline())["seq"] == size
