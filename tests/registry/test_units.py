@@ -33,10 +33,11 @@ from perseid.registry.resuming import resume
 from perseid.registry.rewriting import Planned, Rewrite
 from perseid.registry.transfer import TransferAll, transfer
 from perseid.registry.undoing import InTheWay
+from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import Machine
 from tests.registry import unit_crash
-from tests.registry.lives import ANN, LISTER, STRANGER, hidden, policy, put, rules, value
+from tests.registry.lives import ANN, LISTER, SERVER, STRANGER, hidden, policy, put, rules, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/x/*")
@@ -461,6 +462,21 @@ def test_undoing_takes_the_rights_of_the_inverse_changes(here: Registry) -> None
     with pytest.raises(Refused, match="MODIFY_VALUE"):
         list(rewriting.run(here, owned, LISTER))
     assert leads(here, *names)[0].startswith("https://new.example/")
+
+
+def test_who_may_not_undo_a_unit_does_not_end_it(here: Registry) -> None:
+    """A server administrator sees every unit, and has no right on its records without full access."""
+    names = fill(here)
+    operation = rewriting.begin(here, ORDER, LISTER, "cli", "", 10)
+    running = rewriting.run(here, operation, LISTER)
+    next(running)
+    with pytest.raises(Refused) as caught:
+        undoing.begin(here, operation.id, SERVER, "cli")
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+    assert len(list(units.listed(here, OPERATOR))) == 1
+    list(running)
+    assert units.found(here, LISTER, operation.id).done == 10
+    assert all(lead.startswith("https://new.example/") for lead in leads(here, *names))
 
 
 def test_a_minted_name_becomes_a_tombstone_and_a_reserved_one_stays(here: Registry) -> None:

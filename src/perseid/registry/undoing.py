@@ -103,8 +103,19 @@ class Look:
         known = None if self._running is None else operations.find(log, self._running)
         if known is not None:
             return known
+        self._try_first_step(door, note)
         asked: dict[str, object] = {"operation": self.meant.id}
         return units.begin(self._registry, KIND, asked, self._who, door, note, total=self.total, undoes=self.meant.id)
+
+    def _try_first_step(self, door: str, note: str) -> None:
+        """Decide the first step and do nothing. Raises `Refused`.
+
+        With the beginning of its undo a unit ends, for whoever is at it; so that is not for those who may not undo it.
+        """
+        wanted = replace(self.meant, id="", undoes=self.meant.id)
+        step = _Step(wanted, tuple(islice(self._past.meant.newest_first(), units.CHUNK)), self._past)
+        with self._registry.facts() as facts:
+            step.decide(Context(facts, self._who, door, self._registry.now(), note))
 
 
 def begin(registry: Registry, name: str, who: Identity, door: str, note: str = "") -> Operation:
