@@ -542,7 +542,7 @@ def test_a_trusted_proxy_is_believed_request_by_request() -> None:
         clients = [request.client for request in server.service.requests]
     assert [client.host for client in clients] == ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1"]
     assert [client.secure for client in clients] == [True, True, True, False]
-    assert [client.local for client in clients] == [False, False, False, True]
+    assert [client.local for client in clients] == [False, False, False, False]
 
 
 def test_a_certificate_and_tls_are_the_peers() -> None:
