@@ -103,7 +103,7 @@ class _AtOnce:
         return ANSWER
 
     async def answer(self, _: Request) -> Response:
-        raise NotImplementedError
+        raise AssertionError("everything is answered at once")
 
     def refused(self, status: int, _: str, __: bytes) -> Response:
         return Response(status)

@@ -155,7 +155,7 @@ class Reading:
     place: Place
     now: int
     at: int | None = None
-    """After which entry of the ledger; None for now."""
+    """After which entry of the ledger; None for the present."""
     _used: list[Value] = field(default_factory=list)
     _looked_for: int = 0
     _searched: Searched = field(default_factory=Searched)

@@ -68,7 +68,7 @@ class _Asked:
     """As it came; the parameters of a form are not part of it."""
     posted: bool
     at: str | None = None
-    """The moment that it is about, as it is written; None for now."""
+    """The moment that it is about, as it is written; None for the present."""
     time: int | None = None
     """The time that `Accept-Datetime` names, where no moment is."""
 
@@ -248,7 +248,7 @@ class _Answering:
     found: Found
     reading: Reading
     moment: Moment | None
-    """That of the past which it is about; None for now."""
+    """That of the past which it is about; None for the present."""
 
     @property
     def settings(self) -> HttpSettings:

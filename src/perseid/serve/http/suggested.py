@@ -17,7 +17,7 @@ ABOUT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HA
 
 
 async def suggested(asking: Asking, text: str) -> Suggestions | None:
-    """What may have been meant by a text that is no name here; None if that is not looked for now.
+    """What may have been meant by a text that is no name here; None if nobody looks for that at the moment.
 
     Whoever is on this machine, and asks for themselves, has no share of their own that could be used up.
     """
