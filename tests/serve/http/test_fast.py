@@ -13,10 +13,12 @@ from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.identity import LocalOperator
 from perseid.registry.life import Tombstone
+from perseid.registry.namespaces import AddNamespace
 from perseid.registry.operations import Create, Delete
+from perseid.registry.policy import PROFILES
 from perseid.serve.answering import Settings
 from perseid.serve.http.clients import Peer
-from perseid.serve.http.fast import Fast
+from perseid.serve.http.fast import Fast, _plain_item
 from perseid.serve.http.heads import Arrived, HeadReader
 from perseid.serve.http.json_answers import MAX_AT_ONCE
 from perseid.serve.http.writing import has_body, head_of
@@ -195,6 +197,24 @@ def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
 def _values_of(both: Both, name: str) -> tuple[Value, ...]:
     with both.server.registry.facts() as facts:
         return facts.held(Handle.parse(name)).values
+
+
+def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
+    with harness() as server:
+        both = Both(server)
+        server.registry.do(AddNamespace("777", PROFILES["exact"]), OPERATOR, "test")
+        both.write("777/a", URL)
+        for form in FORMS:
+            assert both.at_once(form.format("777/a")) is None
+            assert both.at_once(form.format("777/A")) is None
+
+
+def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: Both) -> None:
+    both.write(f"{PREFIX}/other-rule", URL)
+    items = both.server.registry.ledger.answers.get(f"{PREFIX}/other-rule".encode())
+    assert items is not None
+    assert _plain_item(items) is not None
+    assert _plain_item(bytes((items[0] | 0x08,)) + items[1:]) is None
 
 
 def test_settings_decide(both: Both) -> None:
