@@ -582,9 +582,11 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
         list(transfer(there, handed, OPERATOR, "cli"))
         name = handed.operation
     who = shown(there, OPERATOR, Scope.of([word for word in Word if word.value != lacking], None))
-    begun = undoing.begin(there, name, who, "http")
+    refused(lambda: undoing.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    may = shown(there, OPERATOR, Scope.of([lacking, "admin"], None))
+    begun = undoing.begin(there, name, may, "http")
     refused(lambda: list(undoing.run(there, begun, who)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
-    list(undoing.run(there, begun, shown(there, OPERATOR, Scope.of([lacking, "admin"], None))))
+    list(undoing.run(there, begun, may))
     assert units.found(there, OPERATOR, begun.id).ended
 
 
