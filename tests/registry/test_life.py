@@ -103,7 +103,8 @@ def test_s2_an_unpublished_record_exists_for_its_administrators_only(registry: R
     assert (held(registry).state, action(registry, seq)) == (State.UNPUBLISHED, Action.UNPUBLISH)
     assert not is_found(registry)
     assert resolved(registry, who=ALICE, public=False).values == values
-    assert refusal(registry, Create(NAME, ()), STRANGER).code is ResponseCode.HANDLE_ALREADY_EXISTS
+    assert refusal(registry, Create(NAME, ()), ALICE).code is ResponseCode.HANDLE_ALREADY_EXISTS
+    assert refusal(registry, Create(NAME, ()), STRANGER).code is ResponseCode.INVALID_ADMIN, "as if it were free"
     seq = do(registry, Publish(NAME))
     assert (held(registry).state, action(registry, seq)) == (State.NORMAL, Action.PUBLISH)
     assert resolved(registry).values == (values[0], values[2])

@@ -539,7 +539,7 @@ def test_s1_the_owner_registers_a_reserved_name_later(registry: Registry, machin
     machine.run(28 * 86_400 * SECOND)
     with pytest.raises(Refused) as caught:
         registry.do(Create(name, (url(),)), STRANGER, "native")
-    assert caught.value.code is ResponseCode.HANDLE_ALREADY_EXISTS
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
     registry.do(Create(name, (url(),)), ALICE, "native")
     found = held(registry, name)
     assert (found.state, of_admin(found)) == (State.NORMAL, ["300:0.NA/10.1"])

@@ -24,6 +24,7 @@ from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation
 from perseid.registry.facts import POLICY_TYPE, Rules
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, Proof
+from perseid.registry.minting import Reserve
 from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.policy import PROFILES, Policy
@@ -1136,16 +1137,34 @@ def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, pref
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_foreign_create_is_told_that_the_name_exists(world: World, prefix: str, state: State) -> None:
-    """Also somebody who may create every other name under the prefix."""
+def test_who_may_make_names_is_told_that_one_is_taken(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
-    code = RC.INVALID_ADMIN if state is State.ABSENT else RC.HANDLE_ALREADY_EXISTS
-    world.refused(Create(handle(name), (URL,)), STRANGER, code)
-    world.refused(Create(handle(name), (), overwrite=False), STRANGER, code)
-    if state is not State.TOMBSTONE:  # that everybody can see
-        world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Reserve((handle(name),)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
+    if state is State.TOMBSTONE:  # that everybody can see
+        world.refused(Create(handle(name), (URL,)), STRANGER, RC.HANDLE_ALREADY_EXISTS)
     assert world.state(name) is state
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
+def test_who_may_not_make_names_does_not_learn_which_are_hidden(
+    world: World, prefix: str, state: State, overwrite: bool
+) -> None:
+    name, free = in_state(world, prefix, state), f"{prefix}/never"
+    for who, code in ((STRANGER, RC.INVALID_ADMIN), (NOBODY, RC.AUTHENTICATION_NEEDED)):
+        for values in ((URL,), ()):
+            told = world.refused(Create(handle(name), values, overwrite=overwrite), who, code)
+            never = world.refused(Create(handle(free), values, overwrite=overwrite), who, code)
+            assert str(told) == str(never).replace(free, name)
+        told = world.refused(Reserve((handle(name),)), who, code)
+        assert str(told) == str(world.refused(Reserve((handle(free),)), who, code)).replace(free, name)
+    assert world.state(name) is state
+
+
+def test_readers_of_a_hidden_name_are_told_that_it_is_taken(world: World, prefix: str) -> None:
+    name = in_state(world, prefix, State.UNPUBLISHED)
+    world.refused(Create(handle(name), (URL,)), OWNER, RC.HANDLE_ALREADY_EXISTS)
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])

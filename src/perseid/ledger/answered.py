@@ -5,8 +5,9 @@ that says what was done, and what was answered, is written by the commit that do
 there is no moment at which a change is there and its key is not, whoever is killed when. Two requests with the same key
 that come at once, to whichever processes, meet in the commit: the second one is not carried out.
 
-Rows are kept for a day and then removed by whoever looks after the ledger. They are bounded in number, for one caller
-and for all; beyond that a key is refused, and nothing is forgotten early.
+Rows are kept for a day and then removed by whoever looks after the ledger. They are bounded in number, for one owner,
+who may call as several (with several tokens, say), and for all; beyond that a key is refused, and nothing is forgotten
+early.
 """
 
 from enum import Enum
@@ -15,13 +16,13 @@ from typing import Final
 from sqlalchemy import delete, func, select
 
 from .log import Log
-from .requests import KEPT, Kept
+from .requests import CALLER_LENGTH, KEPT, OWNER_LENGTH, Kept
 from .rows import kept_of
 from .schema import idempotency
 
 MAX_OF_ONE: Final = 10_000
-"""Keys that are kept for one caller: one every nine seconds, day and night. Who makes more names than that asks for
-many in one request."""
+"""Keys that are kept for one owner, of all callers that are theirs: one every nine seconds, day and night. Who makes
+more names than that asks for many in one request."""
 
 MAX_OF_ALL: Final = 100_000
 """Keys that are kept for all callers together: some 50 MB where answers are short."""
@@ -49,13 +50,18 @@ def find(log: Log, caller: bytes, key: bytes) -> Kept | None:
 
 
 def room(log: Log, caller: bytes) -> Room:
-    """Whether a key more can be kept for a caller. Those who ask at the same moment may each be told so."""
+    """Whether a key more can be kept for a caller, or anybody else with the same owner.
+
+    Those who ask at the same moment may each be told so.
+    """
+    owner = caller[:OWNER_LENGTH]
+    last_caller = owner + b"\xff" * (CALLER_LENGTH - OWNER_LENGTH)
     with log.store.reading() as connection:
         first, last = connection.execute(select(func.min(idempotency.c.number), func.max(idempotency.c.number))).one()
         if first is not None and last - first + 1 >= MAX_OF_ALL:
             return Room.NONE
-        own = select(idempotency.c.number).where(idempotency.c.caller == caller).limit(MAX_OF_ONE).subquery()
-        count = connection.execute(select(func.count()).select_from(own)).scalar_one()
+        own = select(idempotency.c.number).where(idempotency.c.caller >= owner, idempotency.c.caller <= last_caller)
+        count = connection.execute(select(func.count()).select_from(own.limit(MAX_OF_ONE).subquery())).scalar_one()
     return Room.NONE_FOR_CALLER if count >= MAX_OF_ONE else Room.THERE
 
 

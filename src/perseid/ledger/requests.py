@@ -28,6 +28,13 @@ Redacts = Mapping[int, frozenset[bytes]]
 KEPT: Final = 24 * 3_600 * 1_000_000
 """Microseconds for which the key of a request is kept: a day, in which every client has long given up trying again."""
 
+CALLER_LENGTH: Final = 32
+"""Octets that stand for the identity whose key it is."""
+
+OWNER_LENGTH: Final = 16
+"""So many of them, the first, stand for whoever all of somebody's keys are counted for, so that who has many tokens has
+no more room. Each half is long enough that nobody finds a second identity with the same one."""
+
 MAX_BODY: Final = 64 << 10
 """Octets of the longest answer that is kept. Of a longer one only what was done is kept, from which it can be told."""
 
@@ -62,7 +69,7 @@ class Once:
     """That a request is carried out once, however often it comes."""
 
     caller: bytes
-    """Whose key it is: 32 octets that stand for an identity."""
+    """Whose key it is: `CALLER_LENGTH` octets that stand for an identity, the first of them for its owner."""
     key: bytes
     """The key, as the caller gave it."""
     digest: bytes

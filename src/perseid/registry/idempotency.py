@@ -25,12 +25,22 @@ from typing import Final, TypeAlias, TypeVar
 from perseid.ledger import answered
 from perseid.ledger.answered import Room
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.requests import KEPT, Answer, Failed, Kept, Mint, Repeated, RestsOn
+from perseid.ledger.requests import (
+    CALLER_LENGTH,
+    KEPT,
+    OWNER_LENGTH,
+    Answer,
+    Failed,
+    Kept,
+    Mint,
+    Repeated,
+    RestsOn,
+)
 from perseid.ledger.requests import Once as OnceInLedger
 from perseid.wire.codes import ResponseCode
 
 from .context import Operation
-from .identity import Anonymous, Identity
+from .identity import Anonymous, Identity, counted_as
 from .registry import AlreadyDone, Once, Registry
 from .results import Refused
 
@@ -173,8 +183,15 @@ class IdempotencyKeys:
 
 
 def caller_of(who: Identity) -> bytes:
-    """What stands for an identity where its keys are kept."""
-    return hashlib.sha256(str(who).encode("utf-8", "surrogatepass")).digest()
+    """What stands for an identity where its keys are kept: first for whoever its keys are counted for, then for itself.
+
+    Each token has keys of its own, and all tokens of one maker together as much room as the maker has.
+    """
+    return _mark(counted_as(who), OWNER_LENGTH) + _mark(str(who), CALLER_LENGTH - OWNER_LENGTH)
+
+
+def _mark(text: str, length: int) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:length]
 
 
 def _fresh(who: Identity, key: bytes, digest: bytes) -> Fresh:

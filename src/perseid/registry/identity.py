@@ -132,6 +132,16 @@ def maker_of(identity: Identity) -> Anonymous | KeyHolder | LocalOperator:
     return identity.maker if isinstance(identity, Tokened) else identity
 
 
+def counted_as(identity: Identity) -> str:
+    """Under which it is counted how much somebody has asked for: a token counts for its maker, however they are spelt.
+
+    So a hundred tokens give no more room than one, nor does a handle that is written now in small letters and now in
+    capitals. Who differs from somebody else in nothing but such letters shares what there is with them.
+    """
+    maker = maker_of(identity)
+    return fold(str(maker)) if isinstance(maker, KeyHolder) else str(maker)
+
+
 def handle_key(handle: str) -> str:
     """The text under which all spellings of an administrator's handle meet."""
     if handle.startswith(_FOLDED_WHOLE):

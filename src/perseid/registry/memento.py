@@ -49,7 +49,7 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # "IMF-fixdate = day-name "," SP date1 SP time-of-day SP GMT" (RFC 9110, section 5.6.7): "rfc1123-date" of RFC 7089.
 _DATE: Final = re.compile(
-    rf"({'|'.join(_DAYS)}), ([0-9]{{2}}) ({'|'.join(_MONTHS)}) ([0-9]{{4}}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}}) GMT"
+    rf"(?:{'|'.join(_DAYS)}), ([0-9]{{2}}) ({'|'.join(_MONTHS)}) ([0-9]{{4}}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}}) GMT"
 )
 _EXAMPLE: Final = "Sun, 15 Nov 2026 10:00:00 GMT"
 
@@ -105,8 +105,9 @@ def read_datetime(text: str) -> int:
     found = _DATE.fullmatch(text.strip(" "))
     if found is None:
         raise _unreadable(f"{shown(text)} is not a time of HTTP")
-    day, month = found[1], _MONTHS.index(found[3]) + 1
-    year, date, hour, minute, second = (int(found[group]) for group in (4, 2, 5, 6, 7))
+    # The date decides, whatever day of the week is named: that follows from it, and examples of the RFC have a wrong one.
+    month = _MONTHS.index(found[2]) + 1
+    year, date, hour, minute, second = (int(found[group]) for group in (3, 1, 4, 5, 6))
     try:
         # Clocks may show a leap second, which has no number of its own: it is the beginning of the next.
         moment = datetime(year, month, date, hour, minute, min(second, 59), tzinfo=UTC)
@@ -114,10 +115,6 @@ def read_datetime(text: str) -> int:
         moment = None
     if moment is None or second > 60:
         raise _unreadable(f"there is no such time as {shown(text)}")
-    if _DAYS[moment.weekday()] != day:
-        raise _unreadable(
-            f"the day of {shown(text)} is a {_DAYS[moment.weekday()]}, so that nobody knows which one is meant"
-        )
     return timegm(moment.timetuple()) + (second == 60)
 
 
@@ -142,17 +139,17 @@ def around(facts: Facts, who: Identity, handle: Handle, seq: int) -> Around:
     return _around(facts, who, handle, lambda version: version.seq <= seq)
 
 
-def present_links(addresses: Addresses) -> tuple[Link, ...]:
-    """What is said with an answer about the present: where the past is to be had."""
-    return (
-        Link(addresses.timegate, "original timegate")
-        if addresses.timegate == addresses.original
-        else Link(addresses.timegate, "timegate"),
-        Link(addresses.timemap(LINK_FORMAT, None), "timemap", type=LINK_FORMAT),
-    )
+def present_links(addresses: Addresses, *, with_map: bool = True) -> tuple[Link, ...]:
+    """What is said with an answer about the present: where the past is to be had.
+
+    Without a TimeMap where there is none, or where what it lists has other addresses.
+    """
+    gate = "original timegate" if addresses.timegate == addresses.original else "timegate"
+    timemap = Link(addresses.timemap(LINK_FORMAT, None), "timemap", type=LINK_FORMAT)
+    return Link(addresses.timegate, gate), *((timemap,) if with_map else ())
 
 
-def memento_links(found: Around, addresses: Addresses) -> tuple[Link, ...]:
+def memento_links(found: Around, addresses: Addresses, *, with_map: bool = True) -> tuple[Link, ...]:
     """What is said with a memento, and with the answer that leads to it."""
     said: dict[Memento, list[str]] = {found.memento: []}
     roles = (("first", found.first), ("prev", found.previous), ("next", found.next), ("last", found.last))
@@ -161,7 +158,7 @@ def memento_links(found: Around, addresses: Addresses) -> tuple[Link, ...]:
             said.setdefault(version, []).append(role)
     before = () if addresses.timegate == addresses.original else (Link(addresses.original, "original"),)
     mementos = [memento_link(version, addresses, *said[version]) for version in sorted(said, key=_by_number)]
-    return (*before, *present_links(addresses), *mementos)
+    return (*before, *present_links(addresses, with_map=with_map), *mementos)
 
 
 def memento_link(version: Memento, addresses: Addresses, *roles: str) -> Link:

@@ -200,20 +200,23 @@ class Reserve:
     owner: ValueRef | None = None
 
     def decide(self, context: Context) -> Plan[Minted]:
-        """As for a create: responsibility, name, existence, right."""
+        """Responsibility, name, right, existence: only who may make names learns which ones are taken."""
         _check_count(len(self.handles))
-        found: dict[bytes, Held] = {}
+        asked = []
         for handle in self.handles:
             checked_prefix(handle.prefix)
             held = context.own(handle)
             context.registrable(held)
+            asked.append(held)
+        for prefix in sorted({fold(handle.prefix) for handle in self.handles}):
+            demand_making(context, context.facts.policy(prefix), prefix)
+        found: dict[bytes, Held] = {}
+        for held in asked:
             if held.exists or held.key in found:
                 raise already_exists(held)
             if held.entry is not None:
                 raise was_deleted(held)
             found[held.key] = held
-        for prefix in sorted({fold(handle.prefix) for handle in self.handles}):
-            demand_making(context, context.facts.policy(prefix), prefix)
         drafts = tuple([_reservation(context, held, self.owner) for held in found.values()])
         handles = tuple([held.handle for held in found.values()])
         return Plan(lambda seq: Minted(handles, seq), drafts, reason=context.reasons[-1])

@@ -6,7 +6,7 @@ client that replaces the prefix handle touches it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from perseid.ledger.entry import Action, Draft, State
@@ -62,6 +62,12 @@ class AddNamespace:
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """Home the prefix, store the policy, make the prefix handle and the types that are to be here."""
+        founding = self.founding(context)
+        made = Namespace(self.prefix, self.policy, 0, founding.types_elsewhere)
+        return _plan(context, self.prefix, founding.fits, founding.drafts(), lambda seq: replace(made, seq=seq))
+
+    def founding(self, context: Context) -> "Founding":
+        """What making it comes to, for whoever may; raises `Refused`."""
         checked_prefix(self.prefix)
         check_indexes(self.values)
         context.demand(_making(context, self.prefix))
@@ -71,17 +77,13 @@ class AddNamespace:
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
         fits = _check_fits(context, self.prefix, self.policy)
         context.facts.assume(self.prefix, self.policy)
-        action = Action.CREATE if entry is None else Action.UPDATE
-        drafts = [policy_draft(context, self.prefix, self.policy, action)]
+        others: list[Draft] = []
         homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
         if not context.facts.is_homed(homed):
-            drafts.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
-        drafts += self._prefix_handle(context)
+            others.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
+        others += self._prefix_handle(context)
         types, elsewhere = self._types(context)
-        drafts += types
-        return _plan(
-            context, self.prefix, fits, drafts, lambda seq: Namespace(self.prefix, self.policy, seq, elsewhere)
-        )
+        return Founding(context, self, is_new=entry is None, fits=fits, others=(*others, *types), types_elsewhere=elsewhere)
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
         """The record of the prefix itself (H8), unless it exists or is another server's."""
@@ -114,6 +116,31 @@ class AddNamespace:
         if fold(handle.prefix) == fold(self.prefix):
             return True
         return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix, Word.CREATE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Founding:
+    """What making a namespace comes to: the entry of its policy, and others that go with it."""
+
+    context: Context
+    namespace: AddNamespace
+    is_new: bool
+    """Whether the prefix has had no policy before, not even by default."""
+    fits: "_Fits"
+    others: tuple[Draft, ...]
+    """That the prefix is homed, its prefix handle, and the types that the policy uses."""
+    types_elsewhere: tuple[str, ...]
+
+    def drafts(self, policy: Policy | None = None) -> tuple[Draft, ...]:
+        """The entries, that of the policy first; with another policy, if one is given."""
+        action = Action.CREATE if self.is_new else Action.UPDATE
+        rules = self.namespace.policy if policy is None else policy
+        return policy_draft(self.context, self.namespace.prefix, rules, action), *self.others
+
+    def check(self, lender: Lender) -> None:
+        """Refuse it where there are names by now that would not be found any more; while nobody else can write."""
+        if self.fits.how is _How.IF_EMPTY:
+            _check_empty(lender, self.namespace.prefix, self.fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +239,27 @@ def _plan(
         return Plan(answer, make=case_rule.moving(context, prefix, fixed[0], exact=exact), reason=context.reasons[-1])
 
     def make(lender: Lender) -> Sequence[Draft]:
-        if lender.any_between(*case_rule.names_under(prefix)):
-            raise _has_records(prefix, fits.before)
+        _check_empty(lender, prefix, fits)
         return fixed
 
     return Plan(answer, make=make, reason=context.reasons[-1])
+
+
+def _check_empty(lender: Lender, prefix: str, fits: _Fits) -> None:
+    if lender.any_between(*case_rule.names_under(prefix)):
+        raise _has_records(prefix, fits.before)
 
 
 def _has_records(prefix: str, before: Policy) -> Refused:
     line = before.line("case")
     reason = f"{shown(prefix)} has records, which would not be found any more by other rules; its policy says: {line}"
     return Refused(ResponseCode.INVALID_VALUE, reason, "leave case and scheme as they are", "H5")
+
+
+def types_elsewhere(facts: Facts, policy: Policy) -> tuple[str, ...]:
+    """The types that a policy uses and that have no definition here."""
+    found = [(definition.type, definition.handle) for definition in definitions(policy)]
+    return tuple([type_ for type_, handle in found if handle is not None and not facts.held(handle).exists])
 
 
 def homed_prefixes(reading: Reading) -> Iterator[str]:

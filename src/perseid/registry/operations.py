@@ -53,8 +53,8 @@ class Create:
         held = context.own(self.handle, new=not self.overwrite)
         context.registrable(held)
         check_indexes(self.values)
-        if held.exists and not held.is_public and isinstance(context.who, Anonymous):
-            # Whoever is unknown learns nothing of such a name: they are refused in the very words as if it were free.
+        if held.exists and not held.is_public and not self._knows(context, held):
+            # Who cannot see such a name, and may not make one here, is refused as if it were free, in the same words.
             self._demand_making(context, held)
             require_identity(context, f"create {shown(self.handle)}")
         if held.state is State.RESERVED:
@@ -74,6 +74,12 @@ class Create:
     @property
     def _state(self) -> State:
         return State.NORMAL if self.published else State.UNPUBLISHED
+
+    def _knows(self, context: Context, held: Held) -> bool:
+        """Whether somebody may know of a name that the public does not see: its readers, and who it is reserved for."""
+        if held.state is State.RESERVED and context.may(demands.register(held.handle, self.values or _ANY_VALUE)):
+            return True
+        return context.may(demands.read(held.handle, Word.CREATE))
 
     def _demand_making(self, context: Context, held: Held) -> None:
         """The right to make a name: the protocol's, unless the policy has a rule of its own."""

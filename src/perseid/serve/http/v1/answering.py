@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from perseid.registry.demands import shown
+from perseid.registry.identity import counted_as
 from perseid.serve.budgets import source_of
 from perseid.serve.http.asking import Asking
 from perseid.serve.http.authentication import (
@@ -99,14 +100,14 @@ def _route(asking: Asking, found: Found) -> Route:
 
 
 def _counted(asking: Asking, identified: Identified) -> Allowance:
-    """Count a request for whoever makes it."""
+    """Count a request for whoever makes it; one with a token for whoever made the token."""
     settings, limiter = asking.place.settings, asking.place.api.limiter
     call = calling(asking, identified)
     if call.is_anonymous:
         return limiter.take(
             source_of(asking.request.client.host)[:1], settings.api_requests_anonymous, asking.place.time()
         )
-    return limiter.take(str(identified.who), settings.api_requests, asking.place.time())
+    return limiter.take(counted_as(identified.who), settings.api_requests, asking.place.time())
 
 
 async def _called(

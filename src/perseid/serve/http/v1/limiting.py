@@ -6,7 +6,8 @@ answer says how much is left (RateLimit header fields for HTTP, a draft of the I
     RateLimit-Policy: "requests";q=600;w=60
     RateLimit: "requests";r=597;t=1
 
-Whoever has proved who they are is counted wherever they come from, and everybody else by their network.
+Whoever has proved who they are is counted wherever they come from, and everybody else by their network. A token counts
+for whoever made it (`registry.identity.counted_as`), so that many tokens give no more than one.
 """
 
 from collections.abc import Hashable

@@ -315,7 +315,7 @@ def _acting(call: ApiCall) -> Acting:
 def _place(call: ApiCall, *, undoes: bool = False) -> Iterator[Place]:
     """A place among those that are carried out; raises `Wrong` if there is none."""
     try:
-        with call.asking.place.api.runs.place(str(call.who), undoes=undoes) as place:
+        with call.asking.place.api.runs.place(call.who, undoes=undoes) as place:
             yield place
     except TooMany as many:
         raise Wrong("busy", str(many), "ask again when one has ended", headers=_BUSY) from many

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
+from perseid.registry.identity import Identity, counted_as
 from perseid.registry.units import Progress
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind
@@ -27,7 +28,7 @@ MAX_RUNNING: Final = 8
 """Units that are carried out at the same time. There is one writer, so more of them are no faster."""
 
 MAX_RUNNING_EACH: Final = 2
-"""Of these, units of one identity."""
+"""Of these, units of one identity, whichever of its tokens they were asked for with."""
 
 MORE_FOR_UNDOS: Final = 2
 """So many more for what takes something back: whoever has begun too much must be able to end it."""
@@ -88,17 +89,18 @@ class Runs:
         return self._problems.get(unit)
 
     @contextmanager
-    def place(self, who: str, *, undoes: bool = False) -> Iterator["Place"]:
+    def place(self, who: Identity, *, undoes: bool = False) -> Iterator["Place"]:
         """Have a place among those that run, or raise `TooMany`. It is given up at the end, unless a unit has it."""
+        whose = counted_as(who)
         more = MORE_FOR_UNDOS if undoes else 0
         if self.stopping:
             raise TooMany("the server is about to stop")
         if len(self._places) >= MAX_RUNNING + more:
             raise TooMany(f"{len(self._places)} operations are carried out already, which are as many as there can be")
-        if sum(other == who for other in self._places.values()) >= MAX_RUNNING_EACH + more:
+        if sum(other == whose for other in self._places.values()) >= MAX_RUNNING_EACH + more:
             raise TooMany(f"{MAX_RUNNING_EACH + more} operations of yours are carried out already, which are the most")
         place = Place()
-        self._places[place] = who
+        self._places[place] = whose
         try:
             yield place
         finally:
