@@ -64,6 +64,19 @@ class Register:
         ("102.100.272/7DJ1G0DQH", NAME),
         ("102.100.272/D7J1G0DHQ", NAME),
         ("012.100.272/D7J1G0DQH", NAME),
+        # one missing, at the end, at the start, inside, in the prefix
+        ("10.1/lead", "10.1/leads"),
+        ("102.100.272/D7J1G0DQ", NAME),
+        ("102.100.272/7J1G0DQH", NAME),
+        ("102.100.272/D7JG0DQH", NAME),
+        ("102.100.72/D7J1G0DQH", NAME),
+        ("10100.272/D7J1G0DQH", "10.100.272/D7J1G0DQH"),
+        # one too many, at the end, at the start, inside, in the prefix
+        ("10.1/leadss", "10.1/leads"),
+        ("102.100.272/DD7J1G0DQH", NAME),
+        ("102.100.272/D7J11G0DQH", NAME),
+        ("102.100.2772/D7J1G0DQH", NAME),
+        ("10.1/a/b", "10.1/ab"),
         # punctuation and blanks left on
         (f"{NAME}.", NAME),
         (f"{NAME}),", NAME),
@@ -97,6 +110,20 @@ def test_each_slip_leads_to_the_real_name(typed: str, real: str) -> None:
     register = Register(real, "99.9/UNRELATED")
     assert suggest(typed, register) == [real]
     assert len(register.asked) <= MAX_TRIES
+
+
+@given(st.text("abcXYZ019-._", min_size=1, max_size=20), st.integers(0, 20), st.sampled_from("abcXYZ019-._"))
+def test_any_one_character_missing_or_too_many_is_mended(suffix: str, place: int, letter: str) -> None:
+    shorter, longer = f"10.1/{suffix}", f"10.1/{suffix[:place]}{letter}{suffix[place:]}"
+    assert shorter in suggest(longer, Register(shorter))
+    assert longer in suggest(shorter, Register(longer))
+
+
+def test_what_is_behind_the_slash_is_never_all_taken_away() -> None:
+    register = Register(says=lambda _: False)
+    suggest("10.1/x", register)
+    assert "10.1/" not in register.asked
+    assert "10.1/xs" in register.asked
 
 
 def test_nothing_near_means_no_suggestion() -> None:
