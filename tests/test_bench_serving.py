@@ -1,10 +1,11 @@
-"""The load generator of the server's bench asks what it is told to, and counts what comes back."""
+"""The benches of a running server ask what they are told to, and count what comes back."""
 
 import socket
 import threading
 
 import pytest
 
+from bench.serving import api
 from bench.serving.bare import TCP, UDP, bare
 from bench.serving.load import KEPT, Generator, Order
 from bench.serving.processes import Watch, memory, parts
@@ -48,3 +49,17 @@ def test_a_connection_that_is_not_kept_is_noticed() -> None:
     assert tally.reopened == 3
     assert tally.answered == 0
     assert tally.lost >= 3
+
+
+def test_the_bench_of_the_api_asks_for_everything_and_the_past(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["api", "--records", "30", "--seconds", "0"])
+    monkeypatch.setattr(api, "FEWEST", 2)
+    api.main()
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "30 records"
+    names = [way.name for way in (*api.past(1, 2, ""), *api.WAYS)]
+    assert [line.strip().startswith(name) for name, line in zip(names, lines, strict=True)] == [True] * len(names)
+    assert all(" µs CPU " in line for line in lines)
+    assert {"TimeMap, 1 version", "JSON, at a time", "history", "mint"} <= set(names)

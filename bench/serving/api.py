@@ -4,6 +4,9 @@ An installation with so many records is served by `perseid serve`, without the a
 requests, and asked over one connection of the loopback interface, one request after the other, by somebody with a
 token. What counts is CPU time of the server's processes for one answer, user and system; beside it stands how long the
 one who asked had to wait, in the middle and for the slowest of a hundred. A change waits for the disk.
+
+What a name was at a moment is asked for without a token, as everybody does: at the resolver, in the compatible API, and
+the list of its versions. Every record has one version; one of them has many.
 """
 
 import argparse
@@ -16,12 +19,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from bench.serving.installations import FORMAT, PREFIX, make
+from bench.serving.installations import FORMAT, PREFIX, make, renew
 from bench.serving.processes import Watch
 from tests.serve.running import Address, serving
 
@@ -29,12 +34,19 @@ SETTINGS: Final = {
     "PERSEID_LOG_ACCESS": "false",
     "PERSEID_SERVER_RESOLVERS": "1",
     "PERSEID_HTTP_API_REQUESTS": "0",
+    "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org",
 }
 WORDS: Final = "mint,find,read,update"
 NAMES: Final = 1_000
 """How many names are made in one call."""
 FEWEST: Final = 5
 """Calls that are made at least, however long they take."""
+VERSIONS: Final = 250
+"""Versions of the record that has many: three pages of a TimeMap."""
+OLD: Final = 0
+"""Its number."""
+OURS: Final = "/api/v1"
+"""Where our own API begins; elsewhere nobody needs a token."""
 URL: Final = [{"type": "URL", "data": "https://example.org/items/new"}]
 
 _chance = random.Random(7)
@@ -52,6 +64,7 @@ class Way:
     status: int = 200
     each: int = 1
     """How many names one call is about."""
+    below: str = OURS
 
 
 def _name(number: int) -> str:
@@ -80,6 +93,21 @@ WAYS: Final = (
 )
 
 
+def past(first: int, last: int, time_: str) -> tuple[Way, ...]:
+    """What is asked about the past: after the last entry, or at a time behind it; and after the first of many."""
+    asked = (
+        ("resolver, at an entry", lambda number: f"/{_name(number)}?at={last}", 302),
+        ("resolver, at a time", lambda number: f"/{_name(number)}?at={time_}", 302),
+        (f"resolver, first of {VERSIONS} versions", lambda _: f"/{_name(OLD)}?at={first}", 302),
+        ("record page, at an entry", lambda number: f"/{_name(number)}?noredirect&at={last}", 200),
+        ("JSON, at an entry", lambda number: f"/api/handles/{_name(number)}?at={last}", 200),
+        ("JSON, at a time", lambda number: f"/api/handles/{_name(number)}?at={time_}", 200),
+        ("TimeMap, 1 version", lambda number: f"/timemap/link/{_name(number)}", 200),
+        (f"TimeMap, page of {VERSIONS} versions", lambda _: f"/timemap/link/{_name(OLD)}", 200),
+    )
+    return tuple([Way(name, "GET", path, status=status, below="") for name, path, status in asked])
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What came of it."""
@@ -101,12 +129,16 @@ class Asking:
 
     def __call__(self, way: Way, number: int) -> Any:
         body = None if way.plain is None else json.dumps(way.plain)
-        self._connection.request(way.method, f"/api/v1{way.path(number)}", body, self._headers)
+        headers = self._headers if way.below == OURS else {}
+        self._connection.request(way.method, f"{way.below}{way.path(number)}", body, headers)
         response = self._connection.getresponse()
         said = response.read()
         if response.status != way.status:
             raise RuntimeError(f"{way.name}: {response.status} {said[:500]!r}")
         return said
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def measure(pid: int, ask: Asking, way: Way, records: int, seconds: float) -> Measured:
@@ -137,18 +169,19 @@ def token_for(directory: Path) -> str:
 
 def main() -> None:
     """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(description="Print what our own API costs.")
+    parser = argparse.ArgumentParser(description="Print what our own API costs, and what the past does.")
     parser.add_argument("--records", default="10000", help="how many, with commas between; default 10000")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each thing is measured; default 2")
     options = parser.parse_args()
     for records in map(int, options.records.split(",")):
         with tempfile.TemporaryDirectory(prefix="perseid-api-") as folder:
             filled = make(Path(folder, "installation"), records)
+            first, last = renew(filled.directory, OLD, VERSIONS - 1)
+            ways = (*past(first, last, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")), *WAYS)
             token = token_for(filled.directory)
             print(f"{records:,} records", flush=True)
-            with serving(filled.directory, **SETTINGS) as server:
-                ask = Asking(server.http, token)
-                for way in WAYS:
+            with serving(filled.directory, **SETTINGS) as server, closing(Asking(server.http, token)) as ask:
+                for way in ways:
                     _print(way, measure(server.pid, ask, way, records, options.seconds))
 
 

@@ -70,6 +70,16 @@ def make(directory: Path, handles: int) -> Filled:
     return Filled(directory, handles, json.loads(done.stdout)["secret"])
 
 
+def renew(directory: Path, number: int, times: int) -> tuple[int, int]:
+    """Give a record so many further versions; the first and the last entry of them."""
+    requests = [_request(number, f"{number}/{version}", Action.UPDATE) for version in range(times)]
+    with Installation.open(directory) as installation:
+        found = [one.seq for one in installation.ledger.append(*requests) if isinstance(one, Appended)]
+    if len(found) < times:
+        raise RuntimeError("a version was not written")
+    return found[0], found[-1]
+
+
 def _add_rsa_key(registry: Registry) -> None:
     handle, who = Handle.parse(_PREFIX_HANDLE), LocalOperator(_DOOR)
     key = read_key_file(_RSA_FILE.read_bytes(), None).public
@@ -78,6 +88,6 @@ def _add_rsa_key(registry: Registry) -> None:
     registry.do(Modify(handle, (Value(GROUP_INDEX, HS_VLIST, group),)), who, _DOOR)
 
 
-def _request(number: int) -> Append:
-    name = FORMAT % number
-    return Append(Draft(Action.CREATE, State.NORMAL, name, _DOOR, f"local:{_DOOR}", values=three_values(f"{number}")))
+def _request(number: int, address: str | None = None, action: Action = Action.CREATE) -> Append:
+    values = three_values(address or f"{number}")
+    return Append(Draft(action, State.NORMAL, FORMAT % number, _DOOR, f"local:{_DOOR}", values=values))
