@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 import psycopg
 import pytest
 from psycopg import sql
+from sqlalchemy import make_url
 
 PACKAGE: Final = "postgresql-15"
 """What Debian calls it."""
@@ -136,13 +137,16 @@ class Cluster:
         """The server's process."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
-    def database(self) -> str:
-        """The SQLAlchemy URL of a new, empty database."""
+    def database(self, like: str | None = None) -> str:
+        """The SQLAlchemy URL of a new database: empty, or a copy of the one at a URL, which nobody is connected to."""
         name = f"test_{next(self._numbers)}"
+        # template0 is what PostgreSQL itself never lets anybody change.
+        template = "template0" if like is None else str(make_url(like).database)
         with self._connect() as connection:
-            # template0 is what PostgreSQL itself never lets anybody change.
             connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name))
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} ENCODING 'UTF8'").format(
+                    sql.Identifier(name), sql.Identifier(template)
+                )
             )
         return f"postgresql+psycopg://{USER}@/{name}?host={self.folder}"
 

@@ -180,6 +180,24 @@ def test_a_transfer_of_many_asks_first(here: Site) -> None:
     assert here.ok("transfer 12345 --to 300:98765/ann --yes --json").json["transferred"] == 0
 
 
+def test_a_transfer_that_ended_early_is_gone_on_with_and_undone(here: Site) -> None:
+    """The first name that is not theirs to give ends it; who may hand that over too does the rest."""
+    here.ok("create 12345/y --url https://example.org/")
+    here.ok("transfer 12345/y --to 300:98765/ann")
+    done = here("transfer 12345 --to 300:98765/bob --yes --as 200:0.NA/12345")
+    assert (done.code, done.out) == (4, "")
+    assert "may not transfer 12345/y" in done.err
+    name = here.ok("operations show last --json").json["operation"]
+    assert f"{name} ended early: 0 are changed. Go on: perseid operations resume {name}" in done.err
+    assert owner(here, "12345/x") == "200:0.NA/12345"
+    resumed = here.ok(f"operations resume {name} --json").json
+    assert (resumed["operation"], resumed["changed"] >= 3) == (name, True)
+    for each in ("12345/x", "12345/y", "0.NA/12345"):
+        assert owner(here, each) == "300:98765/bob"
+    here.ok(f"undo {name} --yes")
+    assert [owner(here, each) for each in ("12345/x", "12345/y")] == ["200:0.NA/12345", "300:98765/ann"]
+
+
 def test_an_owner_must_be_somebody(here: Site) -> None:
     refused(here("transfer 12345/x --to 300:12345/none"), "cannot own anything")
     assert here("transfer 12345/x --to nonsense").code == 2

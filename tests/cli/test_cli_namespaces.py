@@ -68,6 +68,17 @@ def test_a4_a_creator_is_made_and_told(demo: Site) -> None:
     assert done.err == f"The creator of its identifiers is {creator}; say in its record who that is.\n"
 
 
+def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None:
+    demo.ok("add 0.NA/2000.01 HS_ADMIN=300:2000.01/ann:add_na")
+    derive = "namespace derive 2000.01 5 --profile pilin --administrator 300:2000.01/bea --as 300:2000.01/ann"
+    refused(demo(derive), "needs a creator of its identifiers", "may not make names under 2000.01.5", "Name a creator")
+    refused(demo("namespace show 2000.01.5"), code=3)
+    assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "2000.01"]
+    done = demo.ok("namespace derive 2000.01 5 --profile pilin --administrator 300:2000.01/ann --as 300:2000.01/ann")
+    assert done.out == "2000.01.5\n"
+    assert demo.ok("namespace show 2000.01.5 --json").json["creator"].startswith("2000.01.5/")
+
+
 def test_a6_types_that_are_elsewhere_are_told(tmp_path: Path) -> None:
     made = site(tmp_path, "--prefix", "12345")
     done = made.ok("namespace add 10.5072 --profile pilin --json")

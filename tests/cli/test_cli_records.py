@@ -49,6 +49,53 @@ def test_a_name_that_exists_is_refused_and_replaced_on_demand(plain: Site) -> No
     assert plain.lines("resolve 12345/x --type URL --type DESC") == ["1  URL  https://example.org/2"]
 
 
+WHOLE = b'[{"index": 1, "type": "URL", "data": "https://example.org/2"}]'
+AT_100 = b'[{"index": 100, "type": "URL", "data": "https://example.org/2"}]'
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [
+        ("create 12345/x --url https://example.org/2 --overwrite", b"", ["1 URL", "100 HS_ADMIN", "101 HS_ADMIN"]),
+        ("create 12345/x --from - --overwrite", WHOLE, ["1 URL", "100 HS_ADMIN", "101 HS_ADMIN"]),
+        ("set 12345/x --from -", WHOLE, ["1 URL", "100 HS_ADMIN", "101 HS_ADMIN"]),
+        ("set 12345/x --from -", AT_100, ["100 URL", "101 HS_ADMIN", "102 HS_ADMIN"]),
+        ("create 12345/x --value HS_ADMIN=300:12345/bea --overwrite", b"", ["100 HS_ADMIN"]),
+    ],
+)
+def test_who_replaces_a_record_keeps_its_administrators_unless_they_name_others(
+    plain: Site, command: str, given: bytes, expected: list[str]
+) -> None:
+    plain.ok("create 12345/x --url https://example.org/1 --value HS_ADMIN=300:12345/a --value HS_ADMIN=300:12345/b")
+    plain.ok(command, given=given)
+    lines = [line.split() for line in plain.lines("resolve 12345/x")]
+    assert [f"{index} {type_}" for index, type_, *_ in lines] == expected
+    kept = [who for _, type_, who in lines if type_ == "HS_ADMIN"]
+    assert kept == (["300:12345/bea"] if "bea" in command else ["300:12345/a", "300:12345/b"])
+
+
+def test_who_means_it_takes_the_administrators_away(plain: Site) -> None:
+    plain.ok("create 12345/x --url https://example.org/1")
+    plain.ok("remove 12345/x 100")
+    plain.ok("create 12345/x --url https://example.org/2 --overwrite")
+    assert plain.lines("resolve 12345/x") == ["1  URL  https://example.org/2"]
+
+
+def test_who_may_not_change_administrators_replaces_a_record_all_the_same(plain: Site) -> None:
+    rights = "300:12345/ann:add_value,modify_value,remove_value"
+    plain.ok(f"create 12345/x --url https://example.org/1 --value HS_ADMIN={rights}")
+    plain.ok("create 12345/x --url https://example.org/2 --overwrite --as 300:12345/ann")
+    plain.ok("set 12345/x --from - --as 300:12345/ann", given=WHOLE.replace(b"org/2", b"org/3"))
+    assert plain.lines("resolve 12345/x --type URL") == ["1  URL  https://example.org/3"]
+
+
+def test_a_reserved_name_that_is_registered_with_overwrite_stays_with_whom_it_is_reserved_for(plain: Site) -> None:
+    plain.ok("create 12345/ann --value 300:HS_SECKEY!private=secret")
+    (name,) = plain.lines("reserve 12345 --owner 300:12345/ann")
+    plain.ok(f"create {name} --url https://example.org/ --overwrite --as 300:12345/ann")
+    assert plain.lines(f"resolve {name} --type HS_ADMIN") == ["100  HS_ADMIN  300:12345/ann"]
+
+
 def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1")
     assert plain.ok("delete 12345/x").out == "12345/x\n"
@@ -209,7 +256,8 @@ def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: 
         assert [{**value, "timestamp": ""} for value in after] == [{**value, "timestamp": ""} for value in before]
     record.write_text(json.dumps({"values": before[:1]}))
     plain.ok(f"set 12345/y --from {record}")
-    assert plain.lines("resolve 12345/y --private") == ["1  URL  https://example.org/1"]
+    left = ["  1  URL       https://example.org/1", "100  HS_ADMIN  200:0.NA/12345:add_value"]
+    assert plain.lines("resolve 12345/y --private") == left
     refused(plain(f"set 12345/none --from {record}"), "no record of 12345/none", code=3)
     record.write_text("{")
     done = plain(f"set 12345/y --from {record}")

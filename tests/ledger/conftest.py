@@ -8,7 +8,7 @@ import pytest
 
 from perseid.ledger.log import Log
 from perseid.ledger.store import Store
-from tests.ledger.ledgers import SIGNER, Machine, open_store
+from tests.ledger.ledgers import SIGNER, Machine, open_store, postgres_with_tables, sqlite_with_tables
 from tests.postgres import Cluster, postgres
 
 __all__ = ["postgres"]
@@ -27,17 +27,20 @@ def back_end(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def where(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty store."""
+    """The address of an empty store, with tables if a test wants the store itself."""
+    with_tables = "store" in request.fixturenames
     if back_end == "sqlite":
-        return str(tmp_path / "ledger.db")
+        path = tmp_path / "ledger.db"
+        if with_tables:
+            sqlite_with_tables(path).close()
+        return str(path)
     cluster: Cluster = request.getfixturevalue("postgres")
-    return cluster.database()
+    return postgres_with_tables(cluster) if with_tables else cluster.database()
 
 
 @pytest.fixture
 def store(where: str) -> Iterator[Store]:
     opened = open_store(where)
-    opened.upgrade()
     yield opened
     opened.close()
 

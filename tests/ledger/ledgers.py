@@ -1,10 +1,14 @@
 """What the tests of the ledger share: a machine with clocks, stores of both kinds, and requests to append."""
 
+import atexit
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.clock import RELEASED, SECOND, CheckedClock
@@ -15,6 +19,9 @@ from perseid.ledger.requests import Append, Appended, Outcome
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
 from perseid.records import Permission, Value
+
+if TYPE_CHECKING:
+    from tests.postgres import Cluster
 
 ORIGIN = "ledger.example.org"
 SIGNER = Signer.generate(ORIGIN, bytes(range(32)))
@@ -39,6 +46,36 @@ class Machine:
 def open_store(where: str) -> Store:
     """The store at an address: a database of PostgreSQL, or a file."""
     return Store.postgres(where) if where.startswith("postgresql") else Store.sqlite(Path(where))
+
+
+@cache
+def _tables_in_a_file() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="perseid-tables-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    store = Store.sqlite(folder / "ledger.db")
+    store.upgrade()
+    store.close()
+    return folder / "ledger.db"
+
+
+def sqlite_with_tables(path: Path) -> Store:
+    """The store in a new file, upgraded. It is a copy: to make the tables each time takes longer than most tests."""
+    shutil.copyfile(_tables_in_a_file(), path)
+    return Store.sqlite(path)
+
+
+@cache
+def _tables_in_a_database(cluster: "Cluster") -> str:
+    address = cluster.database()
+    store = Store.postgres(address)
+    store.upgrade()
+    store.close()
+    return address
+
+
+def postgres_with_tables(cluster: "Cluster") -> str:
+    """The address of a new database, upgraded; a copy as well."""
+    return cluster.database(_tables_in_a_database(cluster))
 
 
 def log_of_today(store: Store) -> Log:

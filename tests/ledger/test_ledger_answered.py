@@ -18,8 +18,10 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.log import Log
 from perseid.ledger.redaction import redaction
 from perseid.ledger.requests import (
+    CALLER_LENGTH,
     KEPT,
     MAX_BODY,
+    OWNER_LENGTH,
     Answer,
     Append,
     Appended,
@@ -231,6 +233,17 @@ def test_there_is_room_for_so_many_keys_and_no_more(log: Log, monkeypatch: pytes
     assert room(log, OTHER) is Room.NONE
 
 
+def test_those_who_share_an_owner_share_the_room(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
+    same = [OTHER[:OWNER_LENGTH] + bytes((octet,)) * (CALLER_LENGTH - OWNER_LENGTH) for octet in (0, 7, 255)]
+    for caller in same:
+        assert room(log, caller) is Room.THERE
+        one(log, with_key(change("x"), once(caller=caller)))
+    assert [room(log, caller) for caller in (*same, OTHER)] == [Room.NONE_FOR_CALLER] * 4
+    for octet in (0, 2, 255):
+        assert room(log, bytes((octet,)) * CALLER_LENGTH) is Room.THERE
+
+
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) -> None:
     """It is asked with every request that has a key: by an index, and not row by row."""
@@ -238,10 +251,10 @@ def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) ->
         row = {"digest": DIGEST, "at": 1, "seq": 1, "count": 1, "status": 200, "body": bytes(9)}
         several = [{"number": n, "caller": CALLER, "key": b"%d" % n, **row} for n in range(1, 2_000)]
         connection.execute(insert(idempotency), several)
-        wanted = select(idempotency.c.number).where(idempotency.c.caller == CALLER)
+        wanted = select(idempotency.c.number).where(idempotency.c.caller >= CALLER, idempotency.c.caller <= CALLER)
         plan = connection.exec_driver_sql(
             "EXPLAIN QUERY PLAN " + str(wanted.compile(connection.engine, compile_kwargs={"literal_binds": False})),
-            (CALLER,),
+            (CALLER, CALLER),
         ).all()
     assert "COVERING INDEX idempotency_key" in plan[0][3]
     assert room(log, CALLER) is Room.THERE

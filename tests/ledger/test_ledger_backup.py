@@ -58,11 +58,12 @@ from tests.ledger.ledgers import (
     log_of_today,
     look,
     open_store,
+    postgres_with_tables,
     secret,
+    sqlite_with_tables,
     url,
     verified,
 )
-from tests.postgres import Cluster
 
 BY = ("cli", "local:alice")
 HOUR = 3_600_000
@@ -79,12 +80,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, machine: Machine) -> 
     if request.param == "sqlite":
         folder = tmp_path / "target"
         folder.mkdir()
-        where = str(folder / "ledger.db")
+        made = sqlite_with_tables(folder / "ledger.db")
     else:
-        cluster: Cluster = request.getfixturevalue("postgres")
-        where = cluster.database()
-    with closing(open_store(where)) as store:
-        store.upgrade()
+        made = open_store(postgres_with_tables(request.getfixturevalue("postgres")))
+    with closing(made) as store:
         yield Log(store, machine.clock(), random.Random(2).randbytes)
 
 
@@ -814,9 +813,7 @@ def test_whatever_was_leased_before_or_after_the_backup_is_not_leased_again(
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        with closing(Store.sqlite(path / "a.db")) as one, closing(Store.sqlite(path / "b.db")) as two:
-            one.upgrade()
-            two.upgrade()
+        with closing(sqlite_with_tables(path / "a.db")) as one, closing(sqlite_with_tables(path / "b.db")) as two:
             log = Log(one, machine.clock(), random.Random(1).randbytes)
             target = Log(two, machine.clock(), random.Random(2).randbytes)
             log.create(SIGNER)

@@ -20,7 +20,7 @@ from perseid.registry.namespaces import AddNamespace
 from perseid.registry.operations import Home
 from perseid.registry.policy import PROFILES, Policy
 from perseid.registry.registry import Registry
-from tests.ledger.ledgers import SIGNER, Machine
+from tests.ledger.ledgers import SIGNER, Machine, sqlite_with_tables
 
 OPERATOR = LocalOperator("alice")
 NOBODY = Anonymous()
@@ -55,8 +55,7 @@ def registry_on(
 def registry_in_memory(machine: Machine | None = None, rules: Rules | None = None) -> Iterator[Registry]:
     """A registry of its own, thrown away afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.sqlite(Path(folder) / "ledger.db")
-        store.upgrade()
+        store = sqlite_with_tables(Path(folder) / "ledger.db")
         with registry_on(store, Path(folder), machine, rules) as made:
             yield made
 

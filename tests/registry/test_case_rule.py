@@ -28,9 +28,10 @@ from perseid.registry.proving import cover, prove
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
-from perseid.registry.transfer import TransferAll, transfer
+from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, Machine, verified
+from tests.registry.handing import hand_over
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 OPEN = replace(PROFILES["free"], who_may_list=Who.PUBLIC)
@@ -373,8 +374,8 @@ def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machin
 def test_everything_is_transferred_once(exact: Registry) -> None:
     create(exact, "abc", "abd")
     change(exact, FOLDED)
-    done = list(transfer(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR, "cli"))
-    assert done[-1].transferred == 3, "two names and the prefix handle"
+    done = hand_over(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR).done
+    assert done == 3, "two names and the prefix handle"
 
 
 def test_a_secret_of_the_old_key_is_erased_with_it(exact: Registry) -> None:

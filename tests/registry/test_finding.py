@@ -322,6 +322,23 @@ def test_where_names_are_not_listed_none_are_found() -> None:
         assert names(made, OPERATOR, prefix="12345") == []
 
 
+def test_names_of_a_prefix_that_is_not_homed_any_more_are_not_found(site: Registry) -> None:
+    """They do not resolve either: what this server does not answer for, it does not tell of."""
+    put(site, value(1, "https://example.org/"), name=f"{OPEN}/a")
+    put(site, value(1, "https://example.org/"), name=f"{CLOSED}/a")
+    assert names(site, LISTER, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
+    for prefix in (OPEN, CLOSED):
+        site.do(Home(f"0.NA/{prefix}", unhome=True), OPERATOR, "cli")
+    for who in (NOBODY, LISTER):
+        assert names(site, who, host="example.org") == names(site, who, prefix=OPEN) == []
+    assert names(site, OPERATOR, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
+
+
+def test_where_no_page_ended_is_told_in_a_way_that_shows(site: Registry) -> None:
+    with site.facts() as facts, pytest.raises(Refused, match=r"no page of this search ended at 'a\\x1b"):
+        find(facts, OPERATOR, Search(type="URL"), "a\x1b[31m")
+
+
 def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
     site: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import SIGNER, Machine
 from tests.registry import idempotency_crash
-from tests.registry.registries import NOBODY, OPERATOR, handle, registry_in_memory
+from tests.registry.registries import NOBODY, OPERATOR, handle, key_holder, registry_in_memory
 from tests.registry.tokened import ANN, RULES, furnish, scope, shown
 
 URL = Value.text(1, "URL", "https://example.org/")
@@ -309,6 +309,21 @@ def test_where_there_is_no_room_a_key_is_refused_and_a_known_one_is_answered(
     monkeypatch.setattr(answered, "MAX_OF_ALL", 2)
     with pytest.raises(Refused, match="for everybody together"):
         ask(keys, key=b"another")
+
+
+def test_many_tokens_give_no_more_room(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are those of a token; the room for them is that of whoever made it, however they are spelt."""
+    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
+    keys = IdempotencyKeys(here)
+    spelt = key_holder(300, "0.na/12345")
+    first: list[Identity] = [ANN, shown(here, ANN, scope("create")), spelt]
+    more: list[Identity] = [ANN, spelt, shown(here, ANN, scope("create")), shown(here, spelt, scope("create"))]
+    for number, who in enumerate(first):
+        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), who), Done)
+    for who in more:
+        with pytest.raises(Refused, match="kept for you"):
+            ask(keys, Create(handle("12345/3"), (URL,)), who, key=b"another")
+    assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), OPERATOR), Done)
 
 
 def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

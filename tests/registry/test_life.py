@@ -125,6 +125,25 @@ def test_s2_doing_it_twice_changes_nothing(registry: Registry, operation: Publis
     assert do(registry, operation) == first == held(registry).seq
 
 
+def test_h8_a_prefix_handle_is_never_hidden(registry: Registry) -> None:
+    """By it clients find the service of the prefix."""
+    prefix, new = handle("0.NA/10.1"), handle("0.NA/10.2")
+    operations: list[Operation[Changed]] = [Unpublish(prefix), Create(new, (ADMIN,), published=False)]
+    for operation in operations:
+        refused = refusal(registry, operation, OPERATOR)
+        assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "H8")
+        assert "everybody needs it" in refused.reason
+        assert refusal(registry, operation, STRANGER).code is ResponseCode.INVALID_ADMIN
+    assert is_found(registry, prefix)
+    assert not held(registry, new).exists
+    mint = Mint(Maker.of(registry), "0.NA", published=False)
+    for making in (Reserve((new,)), mint, replace(mint, reserve=True)):
+        with pytest.raises(Refused) as caught:
+            registry.do(making, OPERATOR, "cli")
+        assert (caught.value.code, caught.value.rule) == (ResponseCode.INVALID_HANDLE, "H8")
+    assert do(registry, Create(new, (ADMIN,)), OPERATOR)
+
+
 @pytest.mark.parametrize("kind", [Publish, Unpublish])
 def test_s2_publishing_takes_modify_value_and_nothing_less(registry: Registry, kind: type[Publish | Unpublish]) -> None:
     assert do(registry, kind(permitted(registry, AdminPermission.MODIFY_VALUE)))

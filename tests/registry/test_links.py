@@ -77,6 +77,11 @@ def test_rfc_8288_a_header_says_what_the_link_says(link: Link) -> None:
     agrees(read, link, link.anchor)
 
 
+def test_rfc_8288_languages_go_as_tokens_and_all_else_between_quotation_marks() -> None:
+    link = Link(CONTEXT, "item", type="text/html", hreflang=("en", "pt-BR"), title="x")
+    assert header_value(link) == f'<{CONTEXT}>; rel="item"; type="text/html"; hreflang=en; hreflang=pt-BR; title="x"'
+
+
 @given(st.lists(links(), max_size=5))
 def test_rfc_9264_a_linkset_is_the_same_text_and_every_link_has_an_anchor(given_links: list[Link]) -> None:
     read = read_links(linkset(given_links, CONTEXT))

@@ -17,7 +17,7 @@ from perseid.registry.about import authority_of
 from perseid.registry.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.json_ld import as_json_ld, embeddable, json_ld
 from perseid.registry.links import LINKSET, LINKSET_JSON, Link, header_values
-from perseid.registry.meaning import MAX_EACH, MAX_LINKS, RELATIONS, Described, Form, links
+from perseid.registry.meaning import ABOUT_PAGE, MAX_EACH, MAX_LINKS, RELATIONS, Described, Form, link_set, links
 from perseid.registry.minting import Maker, Mint
 from perseid.registry.policy import PROFILES, Policy
 from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
@@ -186,10 +186,30 @@ def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_reco
         Link(HOME, "cite-as"),
         Link(f"{HOME}?as=linkset", "linkset", type=LINKSET_JSON),
         Link(f"{HOME}?l", "linkset", type=LINKSET),
-        Link(f"{HOME}?as=ld", "describedby", type=JSON_LD),
+        Link(f"{HOME}?as=ld", "describedby", type=JSON_LD, others=(("profile", "https://schema.org/"),)),
         Link("https://id.example.org/hdl/12345/ann", "author", PAGE),
         Link("https://example.org/", "item"),
     )
+    assert link_set(found) == (
+        *links(found),
+        Link(HOME, "describes", f"{HOME}?as=ld"),
+        Link(HOME, "collection", "https://example.org/"),
+        Link(ABOUT_PAGE, "type", PAGE),
+    ), "what leads back, and what the page is (FAIR Signposting Profile, sections 2.2.1 to 2.2.3)"
+
+
+def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
+    inside = """<location id="0" href="https://example.org/thing"/>
+        <location href="https://example.org/part" rel="item" anchor-id="0"/>
+        <location href="https://example.org/both" rel="item describedby"/>
+        <location href="https://example.org/both" rel="describedby"/>"""
+    found = link_set(described(locations(inside)))
+    back = [link for link in found if link.target == HOME and link.anchor is not None]
+    assert sorted((link.anchor or "", link.relation) for link in back) == [
+        ("https://example.org/both", "collection"),
+        ("https://example.org/both", "describes"),
+        ("https://example.org/thing", "collection"),
+    ]
 
 
 def test_links_are_bounded_and_the_first_ones_matter_most() -> None:

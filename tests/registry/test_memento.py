@@ -113,7 +113,7 @@ def test_a_time_is_written_and_read_as_http_does(naive: datetime) -> None:
         ("Sun, 15 Nov 2026 24:00:00 GMT", "there is no such time"),
         ("Sun, 15 Nov 2026 10:00:61 GMT", "there is no such time"),
         ("Sun, 15 Nov 0000 10:00:00 GMT", "there is no such time"),
-        ("Mon, 15 Nov 2026 10:00:00 GMT", "is a Sun"),
+        ("Son, 15 Nov 2026 10:00:00 GMT", "not a time of HTTP"),
     ],
 )
 def test_any_other_time_is_refused_with_what_to_write(text: str, words: str) -> None:
@@ -121,6 +121,11 @@ def test_any_other_time_is_refused_with_what_to_write(text: str, words: str) -> 
         read_datetime(text)
     assert caught.value.code is ResponseCode.INVALID_VALUE
     assert "write Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT" in caught.value.advice
+
+
+def test_the_date_decides_whatever_day_of_the_week_is_named() -> None:
+    """RFC 7089, section 4.5.3: only what is not of its form is refused; its figures 7 and 8 name such a day."""
+    assert http_date(read_datetime("Tue, 15 Sep 2000 11:28:26 GMT")) == "Fri, 15 Sep 2000 11:28:26 GMT"
 
 
 def test_a_leap_second_is_the_beginning_of_the_next() -> None:
@@ -435,8 +440,9 @@ def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
     assert [seqs(page) for page in pages] == [every[4:], every[1:4], every[:1]]
     first, middle, last = [by_relation(read_links(page.to_link_format(ADDRESSES))) for page in pages]
     assert [link.target for link in first["timemap"]] == [page_address(LINK_FORMAT, every[4])]
-    assert first["timemap"][0].one("until") == http_date(START + 3)
+    assert [first["timemap"][0].one(name) for name in ("from", "until")] == [http_date(START + 1), http_date(START + 3)]
     assert middle["self"][0].target == page_address(LINK_FORMAT, every[4])
+    assert [middle["self"][0].one(name) for name in ("from", "until")] == [http_date(START + 1), http_date(START + 3)]
     assert [link.target for link in middle["timemap"]] == [
         page_address(LINK_FORMAT, None),
         page_address(LINK_FORMAT, every[1]),
@@ -444,13 +450,14 @@ def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
     assert ("last" in first, "last" in middle, "last" in last) == (True, False, False)
     assert ("first" in first, "first" in middle, "first" in last) == (False, False, True)
     index = [json.loads(page.to_json(ADDRESSES)).get("timemap_index") for page in pages]
+    newest = {"uri": page_address(JSON, None)} | ({"from": "2027-11-03T00:00:04Z"} if who is NOBODY else {})
     assert index == [
-        [{"uri": page_address(JSON, every[4]), "until": "2027-11-03T00:00:03Z"}],
+        [{"uri": page_address(JSON, every[4]), "from": "2027-11-03T00:00:01Z", "until": "2027-11-03T00:00:03Z"}],
         [
-            {"uri": page_address(JSON, None)},
-            {"uri": page_address(JSON, every[1]), "until": "2027-11-03T00:00:00Z"},
+            newest,
+            {"uri": page_address(JSON, every[1]), "from": "2027-11-03T00:00:00Z", "until": "2027-11-03T00:00:00Z"},
         ],
-        [{"uri": page_address(JSON, None)}],
+        [newest],
     ]
     nothing = mapped(here, every[0], who=who)
     assert (seqs(nothing), nothing.older) == ([], None)

@@ -16,6 +16,7 @@ from perseid.registry.operations import Create, Home
 from perseid.registry.past_names import Altered, Listed, Logged, changes, list_handles, list_homed, log
 from perseid.registry.policy_keys import Who
 from perseid.registry.registry import Registry
+from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.registry.administration import group
@@ -183,6 +184,7 @@ def test_entries_of_other_prefixes_are_left_out(here: Registry) -> None:
 
 def test_the_installations_own_entries_are_not_opened_by_the_default_policy() -> None:
     with site(rules=replace(rules(), default_policy=policy(who_may_list=Who.PUBLIC))) as here:
+        here.do(Home("0.NA/777"), OPERATOR, "cli")
         put(here, value(1), name="777/z")
         assert [each.handle for each in logged(here, NOBODY)] == ["777/z"]
 
@@ -333,6 +335,36 @@ def test_a_prefix_that_is_not_homed_is_not_listed(here: Registry) -> None:
     assert refused(here, NOBODY, "777") is refused(here, OPERATOR, "0.SITE") is ResponseCode.SERVER_NOT_RESP
     put(here, name="0.SITE/HOMED/778", action=Action.HOME)  # a bare prefix, as older tables have them
     assert names(here, OPERATOR, "778") == []
+
+
+def test_names_of_a_prefix_that_is_not_homed_any_more_are_in_no_log(here: Registry) -> None:
+    """They do not resolve, their history is not told, and so they are not told together either."""
+    opened(here, Who.PUBLIC)
+    put(here, value(1), name="12345/a")
+    begun = here.resolve(Query(Handle.parse("12345/a")), NOBODY).seq - 1
+    for who in (NOBODY, LISTER):
+        assert told(here, who) == [("CREATE", "a")]
+        assert [each.handle for each in altered(here, who, begun, begun + 1)] == ["12345/a"]
+    here.do(Home("0.NA/12345", unhome=True), OPERATOR, "cli")
+    for who in (NOBODY, LISTER):
+        assert told(here, who) == []
+        assert altered(here, who, begun, begun + 1) == []
+    assert told(here, SERVER) == [("CREATE", "a")], "who runs the server sees the whole ledger"
+
+
+def test_handles_of_prefixes_that_are_kept_for_rights_only_are_in_no_log(here: Registry) -> None:
+    """Under an outside root they are copies, and never served."""
+    put(here, PREFIX_ADMIN, name="0.NA/0.NA")
+
+    def prefixes() -> set[str]:
+        return {each.handle for each in logged(here, LISTER) if each.handle.startswith("0.NA/")}
+
+    assert "0.NA/12345" in prefixes()
+    here.do(Home("0.NA/0.NA", unhome=True), OPERATOR, "cli")
+    assert prefixes() == set()
+    here.do(Home("0.NA/0.NA/12345"), OPERATOR, "cli")
+    add_namespace(here, "12345.1")
+    assert prefixes() == {"0.NA/12345.1"}, "those of derived prefixes are served here"
 
 
 @pytest.mark.parametrize("name", ["", "/", "12345/a", "0.NA/", "0.NA/12345/a", "a" * 3000, "\ud800", "0.NA/0.NA/a/b"])

@@ -29,8 +29,8 @@ from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.ledger.answer_ledgers import process
-from tests.ledger.ledgers import SIGNER, log_of_today, open_store, verified
-from tests.postgres import Cluster, postgres
+from tests.ledger.ledgers import SIGNER, log_of_today, open_store, postgres_with_tables, sqlite_with_tables, verified
+from tests.postgres import postgres
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder
 
 __all__ = ["postgres"]
@@ -58,11 +58,10 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a new ledger with a namespace 12345, on each back end."""
     if request.param == "sqlite":
         address = str(tmp_path / "ledger.db")
+        store = sqlite_with_tables(Path(address))
     else:
-        cluster: Cluster = request.getfixturevalue("postgres")
-        address = cluster.database()
-    store = open_store(address)
-    store.upgrade()
+        address = postgres_with_tables(request.getfixturevalue("postgres"))
+        store = open_store(address)
     log_of_today(store).create(SIGNER)
     store.close()
     with opened(address, tmp_path) as registry:

@@ -36,7 +36,7 @@ from perseid.registry.suggesting import (
     suggestions,
 )
 from perseid.wire.codes import ResponseCode
-from tests.registry.lives import hidden, value
+from tests.registry.lives import hidden, unpublish, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, registry_in_memory
 from tests.strategies import texts
 
@@ -147,6 +147,15 @@ def test_the_text_itself_is_not_suggested(here: Registry) -> None:
         ("12345/report-8", "12345/report-7", "character 14"),
         ("12354/report-7", "12345/report-7", "the other way round"),
         ("hdl:12345/repotr-7.", "12345/report-7", "the other way round"),
+        ("12345/report-", "12345/report-7", "one character more there"),
+        ("12345/eport-7", "12345/report-7", "one character more there"),
+        ("12345/repot-7", "12345/report-7", "one character more there"),
+        ("12345/reeport-7", "12345/report-7", "one character less there"),
+        ("12345/report-77", "12345/report-7", "one character less there"),
+        ("1234/report-7", "12345/report-7", "one character more there"),
+        ("123455/report-7", "12345/report-7", "one character less there"),
+        ("102.100.272/D7J1G0DQ", "102.100.272/D7J1G0DQH", "one character more there"),
+        ("102.100.272/DD7J1G0DQH", "102.100.272/D7J1G0DQH", "one character less there"),
     ],
 )
 def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, words: str) -> None:
@@ -162,8 +171,12 @@ def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, wor
         ("12345/abd", "character 9"),
         ("12345/acb", "other way round"),
         ("12345/axy", "nearly the same"),
-        ("12345/abcd", "nearly the same"),
-        ("12345/ab", "nearly the same"),
+        ("12345/abcd", "one character more there: character 10"),
+        ("12345/abbc", "one character more there: character 9"),
+        ("12345/ab", "one character less there: without character 9"),
+        ("1234/abc", "one character less there: without character 5"),
+        ("12345/abcde", "nearly the same"),
+        ("12345/xabd", "nearly the same"),
     ],
 )
 def test_how_two_spellings_differ(found: str, words: str) -> None:
@@ -176,6 +189,8 @@ def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
     assert told(here, "12345/n1x0") == []
     assert told(here, "12345/n205") == ["12345/n105"], "with one neighbour it may well be that"
     assert told(here, "12345/n150/") == ["12345/n150"], "what needs no guessing is told all the same"
+    assert told(here, "12345/n10") == [], "ten of them have one character more"
+    assert told(here, "12345/n1555") == ["12345/n155"]
     assert MAX_NEIGHBOURS < MAX_SUGGESTIONS
 
 
@@ -187,6 +202,8 @@ def test_what_is_not_public_here_is_never_suggested(here: Registry, name: str) -
     for asked in (name, f"{name}.", f"{name}/", f"hdl:{name}", name.upper(), name.replace("/", "%2F"), name[:-1] + "0"):
         assert told(here, asked) == []
     assert told(here, "12345/hushde") == []
+    for slip in ("12345/hushe", "12345/hushedd", "12345/hushe1", "12345/ushed", "12345/hused"):
+        assert told(here, slip) == []
 
 
 def test_an_own_record_of_the_installation_is_no_name(here: Registry) -> None:
@@ -280,7 +297,7 @@ def test_a_prefix_whose_record_is_not_public_is_not_known() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "44444")
         registry.do(Home("0.NA/44444", unhome=True), OPERATOR, "cli")
-        registry.do(Unpublish(handle("0.NA/44444")), OPERATOR, "cli")
+        unpublish(registry, name="0.NA/44444")
         known = suggestions(registry, "44444/x").prefix
         assert known is not None
         assert known.standing is Standing.UNKNOWN
@@ -377,12 +394,17 @@ def test_the_look_ups_of_a_request_are_bounded(here: Registry, monkeypatch: pyte
 def test_what_is_found_changes_nothing_about_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same look-ups, whether nothing is there or a name that was meant, public or not."""
     asked = "12345/mapp"
+    for near in ("12345/mapq", "12345/mapps", "12345/map", "12345/mpap"):
+        _same_work(monkeypatch, asked, near)
+
+
+def _same_work(monkeypatch: pytest.MonkeyPatch, asked: str, near: str) -> None:
     seen: list[list[bytes]] = []
     for kind in ("nothing", "public", "unpublished", "reserved", "deleted"):
         with registry_in_memory() as registry:
             add_namespace(registry, "12345")
             if kind != "nothing":
-                _make(registry, handle("12345/mapq"), kind)
+                _make(registry, handle(near), kind)
             with counted(monkeypatch) as looked_up:
                 found = suggestions(registry, asked, (), lambda: 0.0)
             assert bool(found.suggestions) == (kind == "public")

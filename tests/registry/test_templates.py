@@ -23,7 +23,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
 from perseid.registry.results import Refused, Resolved
 from perseid.wire.codes import ResponseCode
-from tests.registry.lives import policy
+from tests.registry.lives import policy, unpublish
 from tests.registry.registries import (
     NOBODY,
     OPERATOR,
@@ -205,7 +205,7 @@ def test_hidden_namespaces_do_not_count(registry: Registry) -> None:
     assert code("10.1/a@x", registry) == NOT_FOUND
     put(registry, "0.NA/10.1", namespace())
     assert data("10.1/a@x", registry)
-    registry.do(Unpublish(handle("0.NA/10.1")), OPERATOR, "cli")
+    unpublish(registry, namespace(), name="0.NA/10.1")
     assert code("10.1/a@x", registry) == NOT_FOUND
 
 
@@ -308,7 +308,7 @@ def test_what_has_been_hidden_since_is_hidden_from_templates_too(registry: Regis
         first = facts.reading.size
     registry.do(Modify(handle("10.1/a"), (replace(URL, permissions=PRIVATE),)), OPERATOR, "cli")
     assert code("10.1/a@x", registry, first) == NO_VALUES
-    registry.do(Unpublish(handle("0.NA/10.1")), OPERATOR, "cli")
+    unpublish(registry, namespace(), name="0.NA/10.1")
     assert code("10.1/a@x", registry, first) == NOT_FOUND
 
 

@@ -16,6 +16,7 @@ from perseid.records import Permission, Value
 from perseid.registry import demands, past, past_names, resolving
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.finding import find
+from perseid.registry.founding import KeepPrefixHandle, MakeNamespace
 from perseid.registry.given import AddGiven, CreateGiven, Given, ReplaceWhole, SetGiven
 from perseid.registry.identity import Identity
 from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
@@ -30,7 +31,6 @@ from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.registry.scopes import Scope, Word
 from perseid.registry.searching import Search
-from perseid.registry.setup import KeepPrefixHandle
 from perseid.registry.token_text import Secret
 from perseid.registry.tokens import CreateToken, RevokeToken
 from perseid.registry.transfer import LinkMetadata, LinkVersion, Transfer
@@ -46,6 +46,7 @@ PRIVATE = replace(Value.text(6, "DESC", "nobody"), permissions=Permission(0x0C))
 X, Y = handle("12345/x"), handle("12345/y")
 PREFIX = handle("0.NA/12345")
 FREE = PROFILES["free"]
+OWN = admin(100, "300:0.NA/12345")
 PUBLIC_KEY = Value(7, "HS_PUBKEY", b"whatever")
 
 
@@ -128,6 +129,10 @@ CASES = {
     "set as given": case(SetGiven(X, (Given("URL", b"https://x/"),)), W.UPDATE),
     "set anew as given": case(SetGiven(X, (Given("HS_SECKEY", b""),)), W.TRANSFER),
     "replace a whole": case(ReplaceWhole(Y, (URL, admin(100, "300:0.NA/12345"))), W.UPDATE),
+    "replace all but the administrators": case(ReplaceWhole(Y, (URL,)), W.UPDATE),
+    "replace all but the administrators as given": case(
+        CreateGiven(Y, (Given("URL", b"https://x/"),), overwrite=True), W.UPDATE
+    ),
     "delete": case(Delete(X), W.DELETE),
     "delete what is not public": case(Delete(handle("12345/hidden")), W.DELETE),
     "publish": case(Publish(handle("12345/hidden")), W.PUBLISH),
@@ -143,6 +148,14 @@ CASES = {
     "home all that is derived": case(Home("0.NA/0.NA/12345"), W.NAMESPACES, where=""),
     "make a namespace": case(AddNamespace("777", FREE), W.NAMESPACES, where="777"),
     "derive a namespace": case(AddNamespace("12345.7", FREE), W.NAMESPACES, where="12345.7"),
+    "make a namespace whole": case(
+        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("777", FREE)), W.NAMESPACES, where="777"
+    ),
+    "make a namespace with a creator": case(
+        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
+        *(W.NAMESPACES, W.MINT),
+        where="12345.7",
+    ),
     "set a policy": case(SetPolicy("12345", replace(FREE, purpose="another")), W.NAMESPACES),
     "change a policy": case(ChangePolicy("12345", 'purpose = "another"'), W.NAMESPACES),
     "change a case rule": case(SetPolicy("12345", PROFILES["exact"], change_case=True), W.NAMESPACES),
@@ -185,13 +198,12 @@ def first_of(registry: Registry) -> int:
 
 def fill(registry: Registry) -> None:
     """Names in every state, all of Ann's."""
-    own = admin(100, "300:0.NA/12345")
-    registry.do(Create(X, (URL, OPEN, PRIVATE, own)), OPERATOR, "cli")
-    registry.do(Create(Y, (replace(URL, data=b"https://y/"), own)), OPERATOR, "cli")
-    registry.do(Create(handle("12345/hidden"), (URL, own), published=False), OPERATOR, "cli")
+    registry.do(Create(X, (URL, OPEN, PRIVATE, OWN)), OPERATOR, "cli")
+    registry.do(Create(Y, (replace(URL, data=b"https://y/"), OWN)), OPERATOR, "cli")
+    registry.do(Create(handle("12345/hidden"), (URL, OWN), published=False), OPERATOR, "cli")
     registry.do(Reserve((handle("12345/reserved"),), ref("300:0.NA/12345")), OPERATOR, "cli")
     for name in ("gone", "tomb", "changed"):
-        registry.do(Create(handle(f"12345/{name}"), (URL, own)), OPERATOR, "cli", "a note")
+        registry.do(Create(handle(f"12345/{name}"), (URL, OWN)), OPERATOR, "cli", "a note")
     registry.do(Delete(handle("12345/gone")), OPERATOR, "cli")
     registry.do(Tombstone(handle("12345/tomb"), "gone"), OPERATOR, "cli")
     registry.do(Modify(handle("12345/changed"), (replace(URL, data=b"https://n/"),)), OPERATOR, "cli", "a note")

@@ -21,8 +21,8 @@ from perseid.ledger.requests import Append
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.names import Handle
-from perseid.records import Admin, AdminPermission, Value, ValueRef
-from perseid.registry import past, rewriting, tokens, undoing, units
+from perseid.records import Admin, AdminPermission, Value, ValueList, ValueRef
+from perseid.registry import authorisation, past, rewriting, tokens, undoing, units
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened
 from perseid.registry.namespaces import SetPolicy
@@ -37,9 +37,11 @@ from perseid.registry.scopes import Scope, Word
 from perseid.registry.token_records import TOKEN_TYPE
 from perseid.registry.token_text import Secret
 from perseid.registry.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
-from perseid.registry.transfer import TransferAll, transfer
+from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
+from tests.registry.administration import ref
+from tests.registry.handing import hand_over
 from tests.registry.registries import (
     NOBODY,
     OPERATOR,
@@ -358,7 +360,7 @@ def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> No
     who = shown(there, OPERATOR, Scope.of(Word, None))
     refused(lambda: make(there, who), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token can do that")
     other = make(there, OPERATOR)
-    refused(lambda: there.do(RevokeToken(other.id), who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS)
+    refused(lambda: there.do(RevokeToken(other.id), who, "http"), ResponseCode.HANDLE_NOT_FOUND)
     there.do(RevokeToken(who.token), who, "http")
     refused(lambda: there.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED)
 
@@ -422,6 +424,23 @@ def test_who_revokes_tokens(here: Registry, who: Identity, may: bool) -> None:
         Tokens(here).authenticate(by_bea.text())
 
 
+@pytest.mark.parametrize("who", [STRANGER, NOBODY])
+def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, who: Identity) -> None:
+    """Neither whether it was made nor whether it was revoked: the answer is that to an id that nobody has."""
+    there_is, gone = make(here, ANN), make(here, OPERATOR, scope("read", where=None))
+    here.do(RevokeToken(gone.id), OPERATOR, "cli")
+    said: set[tuple[object, ...]] = set()
+    for token in (there_is.id, gone.id, "zzzzzzzz"):
+        with pytest.raises(Refused) as caught:
+            here.do(RevokeToken(token), who, "cli")
+        problem = caught.value
+        said.add((problem.code, problem.reason.replace(token, "…"), problem.advice, problem.rule))
+        explained = here.explain(RevokeToken(token), who, "http")
+        said.add((explained.code, explained.reason.replace(token, "…"), explained.advice, explained.rule))
+    assert len(said) == 1, said
+    Tokens(here).authenticate(there_is.text())
+
+
 def test_the_maker_revokes_what_they_could_not_make_any_more(there: Registry) -> None:
     secret = make(there, BEA)
     there.do(Remove(handle("0.NA/12345"), (101,)), OPERATOR, "cli")
@@ -467,6 +486,25 @@ def test_who_sees_which_tokens(here: Registry) -> None:
 def test_pages(there: Registry, limit: int) -> None:
     made = sorted(make(there, ANN if number % 3 else OPERATOR, scope("read")).id for number in range(7))
     assert [each.token.id for each in listed(there, OPERATOR, limit)] == made
+
+
+def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much one request may search is limited; then the page ends, and the next one has the rest."""
+    deep = handle("12345/deep")
+    groups = [Value(number, "HS_VLIST", ValueList((ref(f"{number + 1}:{deep}"),)).to_bytes()) for number in range(1, 5)]
+    last = Value(5, "HS_VLIST", ValueList((STRANGER.reference,)).to_bytes())
+    there.do(Create(deep, (*groups, last, OWN)), OPERATOR, "cli")
+    for number in range(6):
+        rights = admin(100, f"1:{deep}" if number % 2 else "1:1/x", AdminPermission.MODIFY_ADMIN)
+        add_namespace(there, f"70.{number}", "free", rights)
+    every = {number: make(there, OPERATOR, scope("read", where=[f"70.{number}"])).id for number in range(6)}
+    twice = make(there, OPERATOR, scope("read", where=["70.1", "70.3"])).id
+    seen = sorted([every[1], every[3], every[5], twice])
+    for most in (6, 7, 12, 13, 1_000):  # one for who runs the server, and five for the groups
+        monkeypatch.setattr(authorisation, "MAX_GROUP_LOOKUPS", most)
+        assert [each.token.id for each in listed(there, STRANGER)] == seen, most
+    monkeypatch.setattr(authorisation, "MAX_GROUP_LOOKUPS", 5)
+    assert listed(there, STRANGER) == [], "what takes more than there is counts as no right, as everywhere"
 
 
 def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
@@ -578,9 +616,7 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
     if lacking == "update":
         name = run_rewrite(there, OPERATOR, replace(ORDER, prefix="12345")).id
     else:
-        handed = TransferAll("12345/0", ValueRef(301, "0.NA/12345"))
-        list(transfer(there, handed, OPERATOR, "cli"))
-        name = handed.operation
+        name = hand_over(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
     who = shown(there, OPERATOR, Scope.of([word for word in Word if word.value != lacking], None))
     refused(lambda: undoing.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     may = shown(there, OPERATOR, Scope.of([lacking, "admin"], None))
@@ -593,12 +629,15 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
 def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     fill(there, "12345", 2)
     what = TransferAll("12345", ValueRef(301, "0.NA/12345"))
+    before = size(there)
     lacks = shown(there, OPERATOR, scope("find", "update", "namespaces"))
-    refused(lambda: list(transfer(there, what, lacks, "http")), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
+    refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
     names = shown(there, OPERATOR, scope("transfer"))
-    refused(lambda: list(transfer(there, what, names, "http")), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
+    refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
+    assert (size(there), list(units.listed(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
+    assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
-    list(transfer(there, TransferAll("12345", ValueRef(301, "0.NA/12345")), both, "http"))
+    assert hand_over(there, what, both).ended
 
 
 def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""Handing names over, one or very many, as one operation; delegating prefixes; linking names with each other."""
+"""Handing a name over; delegating prefixes; linking names with each other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 
@@ -11,18 +10,16 @@ from perseid.names import Handle
 from perseid.records import Admin, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import ValueRef
-from perseid.registry import transfer as transferring
 from perseid.registry.facts import Held
 from perseid.registry.identity import Identity
 from perseid.registry.life import Publish, Tombstone, Unpublish
 from perseid.registry.minting import Maker, Mint, Reserve
 from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Modify
+from perseid.registry.operations import Add, Create, Modify
 from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.transfer import LinkMetadata, LinkVersion, Progress, Transfer, TransferAll, transfer
+from perseid.registry.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -185,138 +182,6 @@ def test_todays_policy_holds_for_what_is_transferred(registry: Registry) -> None
     refused = refusal(registry, Transfer(NAME, TO_BOB))
     assert refused.code is ResponseCode.INVALID_VALUE
     assert 'forbidden_types = ["EMAIL"]' in str(refused)
-
-
-# Everything under a prefix
-
-
-def filled(registry: Registry) -> list[Handle]:
-    """Names under a prefix and under one derived from it, in several states; with their prefix handles."""
-    add_namespace(registry, "10.1.5", "exact", ADMIN)
-    names = [handle(f"10.1/{number:02}") for number in range(25)] + [handle("10.1.5/a"), handle("10.1.5/A")]
-    for name in names:
-        registry.do(Create(name, (URL, ADMIN)), OPERATOR, "cli")
-    registry.do(Unpublish(names[3]), OPERATOR, "cli")
-    registry.do(Tombstone(names[4], "gone"), OPERATOR, "cli")
-    registry.do(Reserve((handle("10.1/reserved"),), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
-    registry.do(Create(handle("10.1/deleted"), (ADMIN,)), OPERATOR, "cli")
-    registry.do(Delete(handle("10.1/deleted")), OPERATOR, "cli")
-    add_namespace(registry, "10.12", "free", ADMIN)
-    registry.do(Create(handle("10.12/other"), (ADMIN,)), OPERATOR, "cli")
-    return [*names, handle("10.1/reserved")]
-
-
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transferring, "MAX_RECORDS", 10)
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_s9_everything_under_a_prefix_is_transferred_as_one_operation(registry: Registry) -> None:
-    """In steps of so many records, whose entries all name the operation (S11); the prefix handle goes too."""
-    names = [*filled(registry), NAME]
-    with registry.facts() as facts:
-        before = facts.reading.size
-    what = TransferAll("10.1", TO_BOB)
-    progress = list(transfer(registry, what, ALICE, "cli", "merger of two institutes"))
-    own = [name for name in names if name.prefix == "10.1"]
-    assert progress[0] == Progress(what.operation, 10, 10)
-    assert progress[-1].transferred == len(own) + 1
-    for name in (*own, handle("0.NA/10.1")):
-        assert admins(registry, name) == ["300:10.9/bob"], name
-    for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
-        assert admins(registry, name) == ["300:10.9/alice"], name
-    with registry.facts() as facts:
-        entries = list(facts.reading.log(before))
-    assert len(entries) == progress[-1].transferred
-    assert {entry.why for entry in entries} == {f"transfer {what.operation}: merger of two institutes"}
-    assert {entry.who for entry in entries} == {("cli", "300:10.9/alice")}
-    assert entries[-1].handle == "0.NA/10.1", "the right to go on is given away last"
-    assert held(registry, own[3]).state is State.UNPUBLISHED
-
-
-def test_s9_derived_prefixes_go_along_if_that_is_asked(registry: Registry) -> None:
-    names = filled(registry)
-    *_, last = transfer(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR, "cli")
-    for name in (*names, NAME, handle("0.NA/10.1"), handle("0.NA/10.1.5")):
-        assert admins(registry, name) == ["300:10.9/bob"], name
-    assert last.transferred == len(names) + 3
-    assert admins(registry, handle("10.12/other")) == ["300:10.9/alice"]
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_s9_what_was_interrupted_is_finished_by_doing_it_again(registry: Registry) -> None:
-    filled(registry)
-    what = TransferAll("10.1", TO_BOB)
-    first = list(islice(transfer(registry, what, ALICE, "cli"), 1))
-    assert first[0].transferred == 10
-    *_, last = transfer(registry, what, ALICE, "cli")
-    assert last.transferred == 28 - 10
-    assert admins(registry, handle("0.NA/10.1")) == ["300:10.9/bob"]
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_s9_names_made_meanwhile_are_transferred_too(registry: Registry) -> None:
-    filled(registry)
-    late = handle("10.1/00000")
-    steps = transfer(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
-    next(steps)
-    registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
-    list(steps)
-    assert admins(registry, late) == ["300:10.9/bob"]
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_s9_the_first_record_that_is_not_theirs_to_give_ends_it(registry: Registry) -> None:
-    filled(registry)
-    registry.do(Transfer(handle("10.1/15"), ValueRef(300, "10.9/carol")), OPERATOR, "cli")
-    steps = transfer(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
-    assert next(steps).transferred == 10
-    with pytest.raises(Refused, match=r"may not transfer 10\.1/15: it takes MODIFY_ADMIN"):
-        list(steps)
-    assert admins(registry, handle("10.1/10")) == ["300:10.9/alice"], "a commit is done as a whole or not at all"
-    assert admins(registry, handle("0.NA/10.1")) == ["300:10.9/alice"]
-
-
-def test_s9_a_set_of_names_that_begin_alike_is_transferred(registry: Registry) -> None:
-    filled(registry)
-    *_, last = transfer(registry, TransferAll("10.1/1", TO_BOB), OPERATOR, "cli")
-    assert last.transferred == 10
-    assert admins(registry, handle("10.1/19")) == ["300:10.9/bob"]
-    assert admins(registry, handle("10.1/20")) == admins(registry, handle("0.NA/10.1")) == ["300:10.9/alice"]
-    *_, last = transfer(registry, TransferAll("10.1.5/a", TO_BOB), OPERATOR, "cli")
-    assert last.transferred == 1, "small and capital letters are two there"
-    assert admins(registry, handle("10.1.5/A")) == ["300:10.9/alice"]
-
-
-@pytest.mark.parametrize(
-    ("what", "who", "code", "words"),
-    [
-        (TransferAll("10.8", TO_BOB), OPERATOR, ResponseCode.SERVER_NOT_RESP, "live here"),
-        (TransferAll("0.NA", TO_BOB), OPERATOR, ResponseCode.INVALID_HANDLE, "belongs to the system"),
-        (TransferAll("10.1/a", TO_BOB, derived=True), OPERATOR, ResponseCode.INVALID_HANDLE, "is no prefix"),
-        (TransferAll("10.1", ValueRef(1, "10.1/x")), OPERATOR, ResponseCode.INVALID_VALUE, "cannot own anything"),
-        (TransferAll("10.1", TO_BOB), NOBODY, ResponseCode.AUTHENTICATION_NEEDED, "has to be known"),
-        (TransferAll("10.1", TO_BOB), BOB, ResponseCode.INVALID_ADMIN, "LIST_HANDLES"),
-    ],
-)
-def test_s9_what_cannot_be_transferred_is_not_begun(
-    registry: Registry, what: TransferAll, who: Identity, code: ResponseCode, words: str
-) -> None:
-    with pytest.raises(Refused) as caught:
-        next(transfer(registry, what, who, "cli"))
-    assert caught.value.code is code
-    assert words in str(caught.value)
-
-
-def test_s9_an_open_list_is_not_the_right_to_go_through_all_names(registry: Registry) -> None:
-    """Refusals name records, and reserved and unpublished ones are on no open list."""
-    add_namespace(registry, "10.3", replace(PROFILES["free"], who_may_list=Who.PUBLIC))
-    registry.do(Create(handle("10.3/secret"), (ADMIN,), published=False), OPERATOR, "cli")
-    for where in ("10.3/", "10.3/s"):
-        with pytest.raises(Refused, match=r"may not list the handles of 10\.3") as caught:
-            list(transfer(registry, TransferAll(where, TO_BOB), BOB, "cli"))
-        assert "secret" not in str(caught.value)
 
 
 # Derived prefixes

@@ -31,12 +31,13 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.resuming import resume
 from perseid.registry.rewriting import Planned, Rewrite
-from perseid.registry.transfer import TransferAll, transfer
+from perseid.registry.transferring import TransferAll
 from perseid.registry.undoing import InTheWay
 from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import Machine
 from tests.registry import unit_crash
+from tests.registry.handing import hand_over
 from tests.registry.lives import ANN, LISTER, SERVER, STRANGER, hidden, policy, put, rules, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory
 
@@ -183,7 +184,7 @@ def test_two_who_go_on_at_the_same_time_move_each_name_once(here: Registry) -> N
 
 
 def test_a_step_has_fewer_records_where_they_are_large(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others cannot write meanwhile; and a transfer, whose steps have more records, is no exception."""
+    """Others cannot write meanwhile."""
     monkeypatch.setattr(units, "CHUNK", 100)
     monkeypatch.setattr(units, "CHUNK_OCTETS", 10_000)
     names = [f"12345/{number:02}" for number in range(12)]
@@ -193,9 +194,8 @@ def test_a_step_has_fewer_records_where_they_are_large(here: Registry, monkeypat
     moved = rewrite(here)
     undone = undo(here, moved)
     assert leads(here, *names) == [f"http://old.example/{name}" for name in names]
-    order = TransferAll("12345/0", ValueRef(100, "0.NA/12345"))
-    assert [each.transferred for each in transfer(here, order, OPERATOR, "cli")][-1] == 10
-    for unit in (moved, units.found(here, OPERATOR, order.operation), undone):
+    given = hand_over(here, TransferAll("12345/0", ValueRef(100, "0.NA/12345")), OPERATOR)
+    for unit in (moved, given, undone):
         counts = sorted(count for _, count in steps_of(here.ledger.log, unit.id))
         assert (counts[-1], sum(counts)) == (3, 10 if unit.kind == "transfer" else 12), unit
 
@@ -316,7 +316,7 @@ def test_an_undo_makes_everything_what_it_was_by_new_entries(here: Registry) -> 
         undo(here, operation)
     again = undo(here, undone)
     assert leads(here, names[4]) == ["https://new.example/x/12345/04"]
-    assert units.Undos.of(here).standing(undone.id) == again.id
+    assert units.Undos.of(here, undone.id).standing(undone.id) == again.id
     verify(here.ledger.log)
 
 
@@ -337,6 +337,25 @@ def test_what_others_changed_later_is_not_lost(here: Registry) -> None:
     assert "and 5 more" in caught.value.advice
     with size.reading() as reading:
         assert reading.size == entries, "nothing is undone then"
+
+
+def test_what_stands_in_the_way_is_counted_and_some_of_it_kept(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither many records nor many changes of one are held all at once."""
+    monkeypatch.setattr(undoing, "MAX_LATER", 3)
+    names = fill(here, 6)
+    operation = rewrite(here)
+    for number, name in enumerate(names):
+        for _ in range(number):
+            put(here, *BOTH, value(1, "https://third.example/"), name=name)
+    look = undoing.Look(here, operation.id, OPERATOR, most=2)
+    while look.go_on():
+        pass
+    assert (look.total, look.in_the_way, len(look.obstacles)) == (6, 5, 2)
+    assert [each.why.partition(", the last of ")[2] for each in look.obstacles] == ["3 or more", "3 or more"]
+    with pytest.raises(InTheWay, match="5 of its records stand in the way") as caught:
+        look.begin("cli")
+    assert "; and 3 more" in caught.value.advice
+    assert len(undoing_later(here, operation)) == 5
 
 
 def test_a_change_that_comes_while_it_is_undone_ends_it(here: Registry) -> None:
@@ -414,10 +433,10 @@ def test_an_undo_that_was_undone_counts_no_more(here: Registry) -> None:
     moved = [held(here, name) for name in names]
     first = undo(here, operation)
     again = undo(here, first)
-    assert [units.Undos.of(here).standing(each.id) for each in (operation, first)] == [None, again.id]
+    assert [units.Undos.of(here, each.id).standing(each.id) for each in (operation, first)] == [None, again.id]
     second = undo(here, operation)
     assert (second.id != first.id, second.done, [held(here, name) for name in names]) == (True, 6, before)
-    assert units.Undos.of(here).standing(operation.id) == second.id
+    assert units.Undos.of(here, operation.id).standing(operation.id) == second.id
     undo(here, second)
     assert [held(here, name) for name in names] == moved
     put(here, *BOTH, value(1, "https://third.example/"), name=names[0])
@@ -504,22 +523,17 @@ def test_a_minted_name_becomes_a_tombstone_and_a_reserved_one_stays(here: Regist
 
 def test_a_transfer_is_an_operation_and_can_be_undone(here: Registry) -> None:
     names = fill(here, 5)
-    order = TransferAll("12345/0", ValueRef(300, "0.NA/12345"))
-    here_is = ValueRef(100, "0.NA/12345")
-    steps = list(transfer(here, TransferAll("12345/0", here_is, operation=order.operation), OPERATOR, "cli", "sold"))
-    assert steps[-1].transferred == 5
-    unit = units.found(here, OPERATOR, order.operation)
-    assert (unit.kind, unit.done, unit.note) == ("transfer", 5, "sold")
+    unit = hand_over(here, TransferAll("12345/0", ValueRef(100, "0.NA/12345")), OPERATOR, "sold")
+    assert (unit.kind, unit.done, unit.note, unit.ended > 0) == ("transfer", 5, "sold", True)
     assert undo(here, unit).done == 5
     with here.facts() as facts:
         assert [each.index for each in facts.held(Handle.parse(names[0])).values] == [1, 2, 100, 101]
-    other = units.begin(here, "transfer", {"where": "12345"}, OPERATOR, "cli")
-    for name in (order.operation, rewriting.begin(here, ORDER, OPERATOR, "cli", "", 5).id, other.id):
-        with pytest.raises(Refused, match=f"{name} is another operation, or has ended"):
-            list(transfer(here, TransferAll("12345/0", here_is, operation=name), OPERATOR, "cli"))
-    broken = units.begin(here, "transfer", {}, OPERATOR, "cli")
+    broken = units.begin(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
+    with pytest.raises(Refused, match=f"what {broken.id} is about cannot be read"):
+        list(resume(here, broken.id, OPERATOR)[1])
+    other = units.begin(here, "mint", {}, OPERATOR, "cli")
     with pytest.raises(Refused, match="by doing it again"):
-        resume(here, broken.id, OPERATOR)
+        resume(here, other.id, OPERATOR)
 
 
 def test_names_that_were_unpublished_or_deleted_come_back_as_they_were(here: Registry) -> None:

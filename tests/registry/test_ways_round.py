@@ -14,6 +14,7 @@ from perseid.registry.authorisation import MAX_GROUP_LOOKUPS, Settings
 from perseid.registry.context import Context
 from perseid.registry.demands import list_handles
 from perseid.registry.facts import MAX_ANCESTORS, Rules
+from perseid.registry.founding import KeepPrefixHandle
 from perseid.registry.life import Publish
 from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
@@ -22,7 +23,6 @@ from perseid.registry.policy_keys import Who
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
-from perseid.registry.setup import KeepPrefixHandle
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import (
     NOBODY,

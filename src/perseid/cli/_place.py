@@ -24,7 +24,7 @@ from perseid.names import Handle, InvalidName, Reference, parse_human
 from perseid.records.errors import InvalidData
 from perseid.records.refs import ref_from_text
 from perseid.records.value import ValueRef
-from perseid.registry.context import Operation
+from perseid.registry.context import Operation, over_long
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof
 from perseid.registry.installation import Installation
@@ -129,7 +129,7 @@ def named(text: str, *, new: bool = False) -> Handle:
 
     A `new` one has to be legal here. What exists may have come from another server, and be none that is made here.
     """
-    found = parse_human(text, for_lookup=not new)
+    found = parse_human(text) if new else asked_for(text)
     if found.tail:
         message = f"{found.tail} is a query or fragment, which belongs to a look-up; name {found.handle} alone"
         raise typer.BadParameter(message, param_hint="HANDLE")
@@ -137,8 +137,13 @@ def named(text: str, *, new: bool = False) -> Handle:
 
 
 def asked_for(text: str) -> Reference:
-    """The name that is looked up; also one that could not be registered here."""
-    return parse_human(text, for_lookup=True)
+    """The name that is looked up; also one that could not be registered here. An over-long one is not found (H9)."""
+    try:
+        return parse_human(text, for_lookup=True)
+    except InvalidName as problem:
+        if problem.rule == "H9":
+            raise over_long(text) from problem
+        raise
 
 
 def show_changed(changed: Changed, json: bool) -> None:

@@ -197,7 +197,7 @@ def _furnish(registry: Registry, wanted: _Wanted, secret: str | None) -> _Made:
     members = () if administrator is None else (administrator,)
     if wanted.prefix is not None:
         order = AddNamespace(wanted.prefix, wanted.policy, administered_by(wanted.prefix, members, secret))
-        made = replace(made, namespace=add_namespace(registry, order, who, DOOR, is_root=is_root))
+        made = replace(made, namespace=add_namespace(registry, order, who, DOOR))
     if wanted.demo:
         made = replace(made, demo=add_demonstration(registry, who, DOOR, members))
     return made

@@ -6,21 +6,20 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from perseid.ledger.operations import Operation
+from perseid.registry import transferring
 from perseid.registry.demands import shown
 from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.past import history
 from perseid.registry.results import Refused
-from perseid.registry.transfer import Transfer, TransferAll
-from perseid.registry.transfer import transfer as transferring
+from perseid.registry.transfer import Transfer
+from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, KeepPast, Name, Note, Place, named, opened, reference, show_changed
 from ._progress import progress
 from ._values import printable
-
-ALL_THAT_BEGIN: Final = ("*", "…", "...")
-"""What stands behind the beginning of names to mean all that begin so."""
 
 LONGEST_WAIT: Final = 300
 """Seconds that `redact` waits until erased data has left every file: the answers of some million names are built anew
@@ -132,13 +131,13 @@ def transfer(  # noqa: PLR0913 - options
     """Give names to another owner, who takes the place of all administrators they have.
 
     Creator and date of creation stay. Everything under a prefix is transferred as one operation, which the log names;
-    it asks first. If it was interrupted, do it again: names that have the owner already are passed over.
+    it asks first. If it was interrupted, `perseid operations resume` goes on with it, and `perseid undo` takes it back.
 
     For example:
         perseid transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
         perseid transfer 102.100.272 --to 200:0.NA/102.100.272 --yes
     """
-    beginning, owner = _beginning(what), reference(to, "--to")
+    beginning, owner = transferring.beginning(what), reference(to, "--to")
     with opened(directory, acting_as) as place:
         if beginning is None:
             if derived:
@@ -147,16 +146,20 @@ def transfer(  # noqa: PLR0913 - options
             return
         if not yes:
             confirm(f"Everything under {shown(beginning)} gets {owner} as its one administrator. Go on?")
-        order = TransferAll(beginning, owner, derived)
+        unit = transferring.begin(place.registry, TransferAll(beginning, owner, derived), place.who, DOOR, note)
+        looked_at = transferred = 0
         with progress("transferring", unit="names") as tell:
-            looked_at = transferred = 0
-            for step in transferring(place.registry, order, place.who, DOOR, note):
-                looked_at, transferred = step.looked_at, step.transferred
-                tell(looked_at)
+            try:
+                for piece in transferring.pieces(place.registry, unit, place.who):
+                    looked_at, transferred = piece.looked_at, piece.done
+                    tell(looked_at)
+            except BaseException:
+                ended_early(unit, transferred)
+                raise
     if json:
-        print_json({"operation": order.operation, "lookedAt": looked_at, "transferred": transferred})
+        print_json({"operation": unit.id, "lookedAt": looked_at, "transferred": transferred})
     else:
-        print_facts({"operation": order.operation, "transferred": f"{transferred:,} of {looked_at:,} names"})
+        print_facts({"operation": unit.id, "transferred": f"{transferred:,} of {looked_at:,} names"})
 
 
 def redact(  # noqa: PLR0913 - options
@@ -233,14 +236,10 @@ def _value_of(place: Place, order: Redact) -> str:
     return f"{text} ({printable(types[0])})" if types else text
 
 
-def _beginning(text: str) -> str | None:
-    """The prefix, or the beginning of names, that is meant; None if it is one name."""
-    for mark in ALL_THAT_BEGIN:
-        if text.endswith(mark):
-            before = text.removesuffix(mark)
-            return before.removesuffix("/") if before.count("/") == 1 else before
-    bare = text.removesuffix("/")
-    return None if "/" in bare or ":" in bare else bare
+def ended_early(operation: Operation, done: int) -> None:
+    """Say that something is left to do of a change of many names, and how to go on with it."""
+    state = f"{done:,} of {operation.total:,}" if operation.total else f"{done:,}"
+    hint(f"{operation.id} ended early: {state} are changed. Go on: perseid operations resume {operation.id}")
 
 
 def confirm(question: str) -> None:

@@ -16,7 +16,6 @@ from perseid.ledger.errors import LedgerError
 from perseid.names import CaseRule
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
-from perseid.registry.config_keys import Root
 from perseid.registry.namespace_views import (
     administrators_of,
     all_rules,
@@ -97,7 +96,7 @@ def add(  # noqa: PLR0913 - options
     """Make a namespace: become responsible for a prefix, with rules that hold at every door.
 
     The case rule is fixed from then on; all else can be changed by `perseid namespace policy`. Where the rules ask for
-    a creator and you name none, a record is made for it, which names itself.
+    a creator and you name none, a record is made for it, which names itself. All of it is made, or nothing.
 
     For example:
         perseid namespace add 12345
@@ -246,8 +245,7 @@ def _rules(profile: Profile | None, case: Case | None, creator: str | None, file
 
 def _make(place: Place, prefix: str, rules: Policy, members: list[ValueRef], json: bool) -> None:
     values = administered_by(prefix, members) if members else ()
-    is_root = place.installation.config.root is Root.SELF
-    made = add_namespace(place.registry, AddNamespace(prefix, rules, values), place.who, DOOR, is_root=is_root)
+    made = add_namespace(place.registry, AddNamespace(prefix, rules, values), place.who, DOOR)
     if json:
         elsewhere = list(made.types_elsewhere)
         print_json({**_plain(made), "typesElsewhere": elsewhere})

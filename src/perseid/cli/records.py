@@ -20,7 +20,7 @@ from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_a
 
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace a record that exists, as a whole."),
+    typer.Option("--overwrite", help="Replace a record that exists; its administrators stay unless you name others."),
 ]
 Again: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
@@ -43,6 +43,9 @@ def create(  # noqa: PLR0913 - options
 
     Values without an index get one, from 1 on, HS_ADMIN from 100 on. What the namespace's policy adds (administrators,
     date of creation, creator) comes by itself. A name that exists, or was deleted, is refused unless you say so.
+
+    With --overwrite a record is replaced as a whole, but for its administrators: they stay unless you name others with
+    HS_ADMIN values. To have none, remove them by their indexes: `perseid remove`.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url https://example.org/1
@@ -70,6 +73,9 @@ def set_(  # noqa: PLR0913 - options
     A value with an index goes there. Without one it takes the place of the only value of its type, or is added where
     there is none. What you do not mention stays: other values, and how long caches keep this one. A value that was
     public and becomes private (`TYPE!private=DATA`) is hidden in the past as well, unless you say --keep-past.
+
+    A whole record leaves nothing of the one before but what its namespace keeps in every record, and its administrators
+    if it names none.
 
     For example:
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority

@@ -20,7 +20,7 @@ from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Note, Place, opened
 from ._progress import progress
 from ._values import printable, shown_data
-from .lives import Yes, confirm
+from .lives import Yes, confirm, ended_early
 from .verifying import iso_time, short_time
 
 SHOWN: Final = 10
@@ -148,7 +148,7 @@ def operations(
     """
     with opened(directory, acting_as) as place:
         if what is What.LIST:
-            undos = Undos.of(place.registry)
+            undos = Undos.all(place.registry)
             for each in units.listed(place.registry, place.who):
                 if json:
                     print_json(_document(each, undos))
@@ -158,7 +158,7 @@ def operations(
         if what is What.SHOW:
             _show(place, units.found(place.registry, place.who, operation), json)
             return
-        unit, steps = resume(place.registry, operation, place.who)
+        unit, steps = resume(place.registry, operation, place.who, DOOR)
         done = _run(place, unit, steps)
     _summary(json, {"operation": unit.id, "names": unit.total, "changed": done})
 
@@ -172,8 +172,7 @@ def _run(place: Place, operation: Operation, steps: Iterator[Progress]) -> int:
                 done = step.done
                 tell(done)
         except BaseException:
-            state = f"{done:,} of {operation.total:,}" if operation.total else f"{done:,}"
-            hint(f"{operation.id} ended early: {state} are changed. Go on: perseid operations resume {operation.id}")
+            ended_early(operation, done)
             raise
     return units.found(place.registry, place.who, operation.id).done
 
@@ -240,7 +239,7 @@ def _document(operation: Operation, undos: Undos) -> JsonObject:
 
 
 def _show(place: Place, operation: Operation, json: bool) -> None:
-    document = _document(operation, Undos.of(place.registry))
+    document = _document(operation, Undos.of(place.registry, operation.id))
     if json:
         print_json(document)
         return

@@ -6,11 +6,11 @@ with what is left. A note could not say so much, because everybody writes notes.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, insert, select, true, tuple_, update
 
 from .log import Log
 from .reading import Reading
@@ -18,6 +18,8 @@ from .schema import head, operations, steps
 
 PAGE: Final = 1_000
 """Operations that are read at a time."""
+
+_UNDO: Final = (operations.c.id, operations.c.undoes, operations.c.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Operation:
     """The same; 0 while something is left to do."""
     total: int = 0
     """How many records it is about, counted beforehand; 0 if that is not known."""
+    maker: str = ""
+    """Who made the token with which it was begun; empty if it was begun without one."""
     done: int = 0
     """How many entries it has made."""
 
@@ -134,23 +138,65 @@ class Undo:
 def undos(log: Log) -> list[Undo]:
     """All operations that undo another."""
     with log.store.reading() as connection:
-        wanted = select(operations.c.id, operations.c.undoes, operations.c.ended).where(operations.c.undoes != "")
-        return [Undo(row.id, row.undoes, row.ended > 0) for row in connection.execute(wanted)]
+        found = connection.execute(select(*_UNDO).where(operations.c.undoes != ""))
+        return [Undo(row.id, row.undoes, row.ended > 0) for row in found]
 
 
-def newest_first(log: Log, before: tuple[int, str] | None = None) -> Iterator[Operation]:
-    """All operations, the one that began last first; those before one, of which that is the beginning and the name."""
+def undos_of(log: Log, identities: Collection[str]) -> list[Undo]:
+    """The operations that undo some others, and those that undo these, and so on."""
+    found = select(*_UNDO).where(operations.c.undoes.in_([name for name in identities if name])).cte(recursive=True)
+    found = found.union(select(*_UNDO).where(operations.c.undoes == found.c.id))
+    with log.store.reading() as connection:
+        return [Undo(row.id, row.undoes, row.ended > 0) for row in connection.execute(select(found))]
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Operations of somebody."""
+
+    actor: str
+    """Those that they began themselves, under this name."""
+    makers: tuple[str, ...] = ()
+    """And those that were begun with tokens made under one of these."""
+
+    def has(self, operation: Operation) -> bool:
+        """Whether an operation is one of these."""
+        return operation.actor == self.actor or bool(operation.maker and operation.maker in self.makers)
+
+
+def newest_first(
+    log: Log, before: tuple[int, str] | None = None, whose: Whose | None = None, at_once: int = PAGE
+) -> Iterator[Operation]:
+    """All operations, or somebody's, the one that began last first; they are read so many at a time.
+
+    With `before` those behind one, of which that is the beginning and the name.
+    """
     while True:
         with log.store.reading() as connection:
-            wanted = select(operations).order_by(operations.c.begun.desc(), operations.c.id.desc()).limit(PAGE)
-            if before is not None:
-                same = (operations.c.begun == before[0]) & (operations.c.id < before[1])
-                wanted = wanted.where((operations.c.begun < before[0]) | same)
-            found = _operations(connection, connection.execute(wanted).all())
+            wanted = [_newest(each, before, at_once) for each in _conditions(whose)]
+            rows = {_place(row): row for each in wanted for row in connection.execute(each)}
+            found = _operations(connection, [rows[place] for place in sorted(rows, reverse=True)[:at_once]])
         yield from found
-        if len(found) < PAGE:
+        if len(rows) < at_once:
             return
-        before = found[-1].begun, found[-1].id
+        before = _place(found[-1])
+
+
+def _conditions(whose: Whose | None) -> list[ColumnElement[bool]]:
+    """What somebody's operations meet one of; an index answers each, and none would answer all together."""
+    if whose is None:
+        return [true()]
+    return [operations.c.actor == whose.actor, *[operations.c.maker == maker for maker in whose.makers if maker]]
+
+
+def _newest(wanted: ColumnElement[bool], before: tuple[int, str] | None, limit: int) -> Select[Any]:
+    begun, identity = operations.c.begun, operations.c.id
+    found = select(operations).where(wanted).order_by(begun.desc(), identity.desc()).limit(limit)
+    return found if before is None else found.where(tuple_(begun, identity) < tuple_(*before))
+
+
+def _place(row: Any) -> tuple[int, str]:
+    return row.begun, row.id
 
 
 def steps_of(log: Log, identity: str) -> Steps:

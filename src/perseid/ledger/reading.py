@@ -21,6 +21,9 @@ from .verification import EMPTY_ROOT
 CHUNK: Final = 1_000
 """Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""
 
+CHUNK_OCTETS: Final = 1 << 23
+"""Octets of such rows: a record may be large, and a thousand large ones are more than a process can hold."""
+
 _LAST: Final = (1 << 63) - 1
 
 
@@ -144,14 +147,21 @@ class Reading:
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
         return [entry_of(row) for row in self._cursor.fetchall()]
 
+    def some_names(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
+        """The same, of large records fewer (`CHUNK_OCTETS`); and whether there may be more."""
+        self._cursor.execute(self._statements.names, (first, end, limit, 0))
+        rows, is_cut = self._fetched()
+        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
+
     def names_shown(
         self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
-    ) -> list[Entry]:
+    ) -> tuple[list[Entry], bool]:
         """The same for names in some states, without the first few of them: a page with a number costs what stands
         before it.
         """
         self._cursor.execute(self._statements.names_shown, (first, end, *_octets(states), limit, skip))
-        return [entry_of(row) for row in self._cursor.fetchall()]
+        rows, is_cut = self._fetched()
+        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
 
     def count_names(self, first: bytes, end: bytes, states: Collection[State]) -> int:
         """How many records in some states have keys from `first` up to, not including, `end`."""
@@ -160,10 +170,14 @@ class Reading:
 
     def leading_to(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
-    ) -> list[tuple[bytes, Entry]]:
-        """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen."""
+    ) -> tuple[list[tuple[bytes, Entry]], bool]:
+        """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen.
+
+        At most so many, of large ones fewer (`CHUNK_OCTETS`); and whether there may be more.
+        """
         self._cursor.execute(self._statements.leading_to, (*max(after, (first, 0)), end, limit, 0))
-        return [(row[0], entry_of(row[1:])) for row in self._cursor.fetchall()]
+        rows, is_cut = self._fetched()
+        return [(row[0], entry_of(row[1:])) for row in rows], is_cut or len(rows) == limit
 
     def target_rows(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
@@ -260,11 +274,25 @@ class Reading:
     def _rows(self, after: int, until: int) -> Iterator[Any]:
         while after < until:
             self._cursor.execute(self._statements.following, (after, min(until, after + CHUNK)))
-            rows = self._cursor.fetchall()
+            rows, _ = self._fetched()
             if not rows:
                 return
             yield from rows
             after = rows[-1][0]
+
+    def _fetched(self) -> tuple[list[Any], bool]:
+        """The rows that a statement finds, whose last column is a body, up to `CHUNK_OCTETS`; and whether it was cut.
+
+        What follows is not read: the next statement, or the end of the transaction, ends this one.
+        """
+        rows: list[Any] = []
+        octets = 0
+        for row in self._cursor:
+            if octets >= CHUNK_OCTETS:
+                return rows, True
+            rows.append(row)
+            octets += len(row[-1])
+        return rows, False
 
     def _links(self, seq: int) -> tuple[int, int]:
         self._cursor.execute(self._statements.links, (seq,))

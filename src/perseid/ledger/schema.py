@@ -11,6 +11,7 @@ and run on the driver, which costs half as much as running them through Core.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, cast
 
 from sqlalchemy import (
@@ -158,6 +159,11 @@ operations = Table(
     Column("begun", BigInteger, nullable=False),
     Column("ended", BigInteger, nullable=False),
     Column("total", BigInteger, nullable=False),
+    Column("maker", Text, nullable=False, server_default=""),
+    Index("operations_begun", "begun", "id"),
+    Index("operations_actor", "actor", "begun", "id"),
+    Index("operations_maker", "maker", "begun", "id"),
+    Index("operations_undoes", "undoes"),
 )
 """Changes of many records as one: see `operations`."""
 
@@ -293,6 +299,7 @@ class Compiler:
         return self.text(delete(table).where(*[column == bindparam(column.name) for column in table.primary_key]))
 
 
+@cache
 def compile_statements(name: str) -> Statements:
     """Compile the hot statements for `sqlite` or `postgresql`."""
     compiler = Compiler(name)

@@ -32,7 +32,7 @@ others wait meanwhile. A statement of theirs may take as long as it needs."""
 WAL_OCTETS: Final = 16 << 20
 """How large SQLite's write-ahead log may stay once what is in it has been copied: four times its usual size."""
 
-TABLES_VERSION: Final = "0004"
+TABLES_VERSION: Final = "0005"
 """The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
 Versions are numbers of four digits, so a later one is greater."""
 

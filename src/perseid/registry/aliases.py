@@ -116,6 +116,23 @@ def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
     raise Refused(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
 
 
+def check_aliases(facts: Facts, handle: Handle, values: tuple[Value, ...]) -> None:
+    """Refuse a new alias that leads back to the name whose record it is in: whoever follows it gets nowhere.
+
+    Deployed servers take it, so the doors that speak for them do too; those of our own do not.
+    """
+    aliases = of_type(values, HS_ALIAS)
+    if not aliases:
+        return
+    held = facts.held(handle)
+    there = {value.data for value in of_type(held.values, HS_ALIAS)}
+    targets = [_target(alias) for alias in aliases if alias.data not in there]
+    for target in targets:
+        if target is not None and fold(target.prefix) == fold(handle.prefix) and facts.held(target).key == held.key:
+            reason = f"{shown(handle)} cannot be another name for itself"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "name the handle that it should lead to", "S2")
+
+
 def _resolved(facts: Facts, handle: Handle, at: int | None) -> Resolved:
     """What everybody is told of a name. Raises `Refused`."""
     query = Query(handle, refer=False)

@@ -66,6 +66,11 @@ class Spent:
     lookups: int = 0
     members: int = 0
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing more is searched, so that what was not found by then may be there all the same."""
+        return self.lookups >= MAX_GROUP_LOOKUPS or self.members >= MAX_GROUP_MEMBERS
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

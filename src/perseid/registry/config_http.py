@@ -191,8 +191,8 @@ HTTP: Final[Mapping[str, Setting]] = {
     "http.api_requests": Setting(
         Number(0, 1_000_000),
         6_000,
-        "How many requests a minute an identity may make to /api/v1, all its tokens together; 0 is no limit. Answers say "
-        "how many are left.",
+        "How many requests a minute an identity may make to /api/v1, all its tokens together; 0 is no limit. Answers "
+        "say how many are left.",
     ),
     "http.api_requests_anonymous": Setting(
         Number(0, 1_000_000),

@@ -13,6 +13,7 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Lender, Redacts
 from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
+from perseid.names.handle import MAX_OCTETS
 from perseid.records import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
@@ -157,6 +158,12 @@ class Operation(Protocol[T_co]):
 def not_found(held: Held) -> Refused:
     """There is no such record."""
     return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {shown(held.asked)}")
+
+
+def over_long(name: str) -> Refused:
+    """There is no such record, here or elsewhere: the name that was asked for is too long for any (H9)."""
+    reason = f"there is no record of {shown(name)}: a handle has {MAX_OCTETS:,} octets at most"
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look whether more than the name was copied", "H9")
 
 
 def still_reserved(held: Held) -> Refused:

@@ -29,16 +29,17 @@ from perseid.ledger.value_keys import keys_of
 from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.records.value import Permission, Value
-from perseid.wire.codes import ResponseCode
 
 from . import demands
 from .authorisation import MAX_GROUP_LOOKUPS, authorise
+from .demands import shown
 from .facts import SITE_PREFIX, Facts
 from .identity import Identity
 from .page_ends import PageEnds, mark
+from .page_room import OF_VALUE, Room
 from .past import DEFAULT_PAGE, may, page_size
 from .past_names import MAX_SCANNED, Sight, demand_listing
-from .results import Refused
+from .results import Refused, Unanswerable
 from .searching import Matched, Plan, Prepared, Search
 from .veil import is_public
 
@@ -78,7 +79,7 @@ class FoundPage:
     """Whether everything had to be looked through, for lack of an index; then a page ends when its time is over."""
 
 
-def find(
+def find(  # noqa: PLR0913 - the last ones are for those who know better
     facts: Facts,
     who: Identity,
     search: Search,
@@ -86,12 +87,18 @@ def find(
     limit: int = DEFAULT_PAGE,
     seconds: float = SCAN_SECONDS,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    weigh: Callable[[Found], int] | None = None,
 ) -> FoundPage:
-    """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`."""
+    """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`.
+
+    A page ends early where the records are large: see `page_room`. Who tells more of a record than it holds says with
+    `weigh` how many octets more that is.
+    """
     wanted = search.prepared()
     seen = _Seen(facts, who, wanted)
     walk = _Walk(facts.reading, search, wanted.plan(), min(max(_FEWEST_READ, limit), _MOST_READ))
-    limit = page_size(limit)
+    room = Room(page_size(limit))
     found: list[Found] = []
     begun = clock()
     steps = walk.steps(after)
@@ -105,12 +112,12 @@ def find(
             break
         is_told = item is not None and walk.is_first(place, item.contents)
         if item is not None and is_told:
-            if len(found) == limit:
+            if not room.take(item.octets + (0 if weigh is None else weigh(item.found))):
                 more = True
                 break
             found.append(item.found)
             last = place
-        elif len(found) < limit:
+        elif not room.is_full:
             last = place  # a full page ends with what it tells
         passed += not is_told
         over = clock() - begun > seconds if walk.plan.scans else passed >= MAX_SCANNED
@@ -190,6 +197,11 @@ class _Item:
     contents: list[bytes]
     """The values, in their binary form, that may be known: by these it has its place in the order."""
 
+    @property
+    def octets(self) -> int:
+        """What it takes on a page: all of it is held until the page ends, also what is not told."""
+        return len(self.found.handle) + sum([OF_VALUE + len(content) for content in self.contents])
+
 
 class _Walk:
     """Goes through the records that may be what is looked for, in the order of an index."""
@@ -198,6 +210,7 @@ class _Walk:
         self._reading = reading
         self._at_once = at_once
         self._ends = PageEnds(reading, search)
+        self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first, found out once
         self.plan = plan
 
     def steps(self, after: str | None) -> Iterator[tuple[Place, Entry | None]]:
@@ -211,8 +224,11 @@ class _Walk:
         """Whether a record whose values may be known so far is met here for the first time."""
         if not self.plan.ranges:
             return True
-        candidates = (each for each in self._keys(contents) if not self.plan.scans or self._is_candidate(each[1]))
-        return next(candidates, None) == place[:2]
+        number, key, seq = place
+        if seq not in self._first:
+            candidates = (each for each in self._keys(contents) if not self.plan.scans or self._is_candidate(each[1]))
+            self._first[seq] = next(candidates, None)
+        return self._first[seq] == (number, key)
 
     def told(self, place: Place) -> str:
         """A place, for whoever may not know it."""
@@ -243,11 +259,11 @@ class _Walk:
             if which < number:
                 continue
             after = (key, seq) if which == number else (b"", 0)
-            while rows := self._reading.leading_to(one.first, one.end, self._at_once, after):
+            more = True
+            while more:
+                rows, more = self._reading.leading_to(one.first, one.end, self._at_once, after)
                 yield from (((which, found, entry.seq), entry) for found, entry in rows)
-                if len(rows) < self._at_once:
-                    break
-                after = rows[-1][0], rows[-1][1].seq
+                after = (rows[-1][0], rows[-1][1].seq) if rows else after
 
     def _by_scan(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
         number, key, seq = place
@@ -273,11 +289,11 @@ class _Walk:
         first, end = self.plan.names
         if place[1]:
             first = place[1] + b"\0"
-        while entries := self._reading.names(first, end, self._at_once):
+        more = True
+        while more:
+            entries, more = self._reading.some_names(first, end, self._at_once)
             yield from (((0, entry.key, entry.seq), entry) for entry in entries)
-            if len(entries) < self._at_once:
-                return
-            first = entries[-1].key + b"\0"
+            first = entries[-1].key + b"\0" if entries else first
 
     def _by_log(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
         since, size = max(self.plan.since or 0, place[2]), self._reading.size
@@ -288,5 +304,5 @@ class _Walk:
 
 
 def _unknown(told: str) -> Refused:
-    reason = f"no page of this search ended at {told[:40]}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "begin anew, and go on where a page says that it ended")
+    reason = f"no page of this search ended at {shown(told)}"
+    return Unanswerable(reason, "begin anew, and go on where a page says that it ended")

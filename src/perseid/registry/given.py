@@ -3,12 +3,16 @@
 Where no index is given a free one is chosen, from 1, for HS_ADMIN from 100 as deployed tools do. That needs the record,
 so it happens while an operation is decided, on the state of the ledger on which it is decided. What is said of neither
 permissions nor TTL is as usual for new values, and stays as it is where a value takes the place of another.
+
+Who gives a whole record means its content. Where they name no administrators, those of the record stay: without any,
+nobody but who runs the server could change it again. Who means that removes them, by their indexes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from perseid.ledger.entry import State
 from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
@@ -16,7 +20,10 @@ from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, TtlType, Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
+from .aliases import check_aliases
+from .compose import moved_apart
 from .context import FIRST_ADMIN_INDEX, Context, Plan
+from .facts import Held, of_type
 from .operations import Add, Create, Modify, require_record
 from .results import Changed, Refused
 
@@ -122,6 +129,7 @@ class CreateGiven:
     whole: tuple[Value, ...] = ()
     """Values that are complete."""
     overwrite: bool = False
+    """Whether a record that exists is replaced, but for its administrators, if these values name none."""
     again: bool = False
     published: bool = True
 
@@ -129,7 +137,11 @@ class CreateGiven:
         """As for `Create`."""
         ttl = context.facts.policy(self.handle.prefix).default_ttl
         values = (*self.whole, *placed(self.given, self.whole, ttl))
-        return Create(self.handle, values, self.overwrite, self.again, self.published).decide(context)
+        if self.overwrite:
+            values = with_former_administrators(context.own(self.handle), values)
+        plan = Create(self.handle, values, self.overwrite, self.again, self.published).decide(context)
+        check_aliases(context.facts, self.handle, values)
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +154,10 @@ class AddGiven:
     def decide(self, context: Context) -> Plan[Changed]:
         """As for `Add`."""
         held = context.own(self.handle)
-        return Add(self.handle, placed(self.given, held.values, held.policy.default_ttl)).decide(context)
+        values = placed(self.given, held.values, held.policy.default_ttl)
+        plan = Add(self.handle, values).decide(context)
+        check_aliases(context.facts, self.handle, values)
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +172,35 @@ class SetGiven:
         held = context.own(self.handle)
         require_record(context, held)
         values = put(self.given, held.values, held.policy.default_ttl)
-        if {value.index for value in values} <= {value.index for value in held.values}:
-            return Modify(self.handle, values).decide(context)
-        return Add(self.handle, values, overwrite=True).decide(context)
+        fits = {value.index for value in values} <= {value.index for value in held.values}
+        change = Modify(self.handle, values) if fits else Add(self.handle, values, overwrite=True)
+        plan = change.decide(context)
+        check_aliases(context.facts, self.handle, values)
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceWhole:
-    """Replace a record that exists."""
+    """Replace a record that exists, but for its administrators, if these values name none."""
 
     handle: Handle
     values: tuple[Value, ...]
 
     def decide(self, context: Context) -> Plan[Changed]:
         """As for `Create` that overwrites; what does not exist is not made."""
-        require_record(context, context.own(self.handle))
-        return Create(self.handle, self.values, overwrite=True).decide(context)
+        held = context.own(self.handle)
+        require_record(context, held)
+        values = with_former_administrators(held, self.values)
+        plan = Create(self.handle, values, overwrite=True).decide(context)
+        check_aliases(context.facts, self.handle, values)
+        return plan
+
+
+def with_former_administrators(held: Held, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The values of a whole record, with the administrators that it has if they name none.
+
+    A reserved name has nothing that is replaced: whom it is reserved for stays by itself (`Create`).
+    """
+    if of_type(values, HS_ADMIN) or held.state is State.RESERVED:
+        return values
+    return (*values, *moved_apart(of_type(held.values, HS_ADMIN), values))

@@ -28,7 +28,7 @@ from .compose import compose, known, moved_apart
 from .context import Context, Plan, not_found, still_reserved
 from .demands import Demand, Membership, Role, is_admin, shown
 from .facts import SITE_PREFIX, Held, of_type
-from .operations import require_identity, revival, written
+from .operations import require_hideable, require_identity, revival, written
 from .policy import Policy
 from .results import Changed, Refused
 from .scopes import Reach, Word
@@ -65,6 +65,7 @@ class Unpublish:
         held = held_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE, Word.PUBLISH)
         if not held.is_public:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
+        require_hideable(held)
         if held.state is State.TOMBSTONE:
             reason = f"{shown(held.asked)} is a tombstone, and tells everybody what became of the thing"
             advice = f"if the thing is not gone after all, take the tombstone away first: {revival(held)}"

@@ -158,7 +158,8 @@ def header_values(
 def header_value(link: Link, between: str = "; ") -> str:
     """A link as the value of a `Link` header."""
     parts = [f"<{link.target}>"]
-    parts += [f"{name}={_quoted(text)}" for name, text in link.attributes()]
+    # A language goes without quotation marks, as it did before RFC 8288 allowed for both (section 3).
+    parts += [f"{name}={text if name == 'hreflang' else _quoted(text)}" for name, text in link.attributes()]
     if link.title is not None:
         if link.language is None and _PRINTABLE.fullmatch(link.title):
             parts.append(f"title={_quoted(link.title)}")

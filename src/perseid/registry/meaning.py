@@ -14,13 +14,16 @@ Nothing is invented. A link says what the record says, or what follows from the 
     alternate        locations for those who ask for another form (`http_role="conneg"`)
     …                what a location says with `rel`, if it is one of `RELATIONS`
 
+A linkset has, besides, what leads back: `collection` from where the thing is, and `describes` from what describes it
+(FAIR Signposting Profile, level 2). That the page of the record is about the thing is said with its type.
+
 Who created the *identifier* is the author of the record and not of the thing, and the link's anchor says so.
 
 A record may be anybody's. `RELATIONS` has those relations only that tell about a thing: there are others on which
 browsers act (`stylesheet`, `preload`), and others with which the server speaks for itself (`cite-as`, `memento`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -54,6 +57,9 @@ RELATIONS: Final = frozenset(
 )
 """The registered relations that a location may have; those that are URIs it may have too."""
 
+ABOUT_PAGE: Final = "https://schema.org/AboutPage"
+"""The type of a page that is about a thing and not the thing itself."""
+
 MAX_LINKS: Final = 1_000
 """Links of one record: as many as there are locations that somebody can be sent to."""
 
@@ -62,6 +68,8 @@ MAX_EACH: Final = 100
 
 _LINKS: Final = "10320/links"
 _MAX_LISTS: Final = 20  # values of links that are read
+_PROFILES: Final = {"application/ld+json": "https://schema.org/"}  # whose words a form that may use any has
+_BACK: Final = {"item": "collection", "describedby": "describes"}
 _ORDER: Final = ("cite-as", "linkset", "type", "license", "describedby", "describes", "latest-version", "author")
 
 
@@ -143,12 +151,29 @@ class Described:
         return address if len(address) <= MAX_URI else None
 
 
-def links(described: Described) -> tuple[Link, ...]:
-    """The links of a record, what matters most first; the context of those without an anchor is its `address`."""
+def links(described: Described, more: Iterable[Link] = ()) -> tuple[Link, ...]:
+    """The links of a record, what matters most first; the context of those without an anchor is its `address`.
+
+    `more` are links of the answer with which they are sent.
+    """
     found: dict[tuple[str, str, str | None], Link] = {}
-    for link in islice(_all_links(described), MAX_LINKS):
+    for link in (*islice(_all_links(described), MAX_LINKS), *more):
         found.setdefault((link.target, link.relation, link.anchor), link)
     return tuple(sorted(found.values(), key=_rank))
+
+
+def link_set(described: Described) -> tuple[Link, ...]:
+    """The same with all that leads back to the thing, or tells about the page of its record: what a linkset has."""
+    found = links(described)
+    address = described.address
+    back = {
+        (link.target, relation): Link(address, relation, link.target)
+        for link in found
+        for relation in map(_BACK.get, link.relations)
+        if link.anchor is None and relation is not None
+    }
+    page = () if described.page is None else (Link(ABOUT_PAGE, "type", described.page),)
+    return (*found, *back.values(), *page)
 
 
 def _rank(link: Link) -> int:
@@ -179,7 +204,9 @@ def _all_links(described: Described) -> Iterator[Link]:
 def _forms(described: Described) -> Iterator[Link]:
     for form in described.forms:
         is_linkset = form.media_type in (LINKSET, LINKSET_JSON)
-        yield Link(form.address, "linkset" if is_linkset else "describedby", type=form.media_type)
+        profile = _PROFILES.get(form.media_type)
+        others = () if profile is None else (("profile", profile),)
+        yield Link(form.address, "linkset" if is_linkset else "describedby", type=form.media_type, others=others)
 
 
 def _location_links(described: Described) -> Iterator[Link]:

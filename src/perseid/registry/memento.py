@@ -49,7 +49,8 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # "IMF-fixdate = day-name "," SP date1 SP time-of-day SP GMT" (RFC 9110, section 5.6.7): "rfc1123-date" of RFC 7089.
 _DATE: Final = re.compile(
-    rf"(?:{'|'.join(_DAYS)}), ([0-9]{{2}}) ({'|'.join(_MONTHS)}) ([0-9]{{4}}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}}) GMT"
+    rf"(?:{'|'.join(_DAYS)}), ([0-9]{{2}}) ({'|'.join(_MONTHS)}) ([0-9]{{4}}) "
+    r"([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT"
 )
 _EXAMPLE: Final = "Sun, 15 Nov 2026 10:00:00 GMT"
 
@@ -105,7 +106,7 @@ def read_datetime(text: str) -> int:
     found = _DATE.fullmatch(text.strip(" "))
     if found is None:
         raise _unreadable(f"{shown(text)} is not a time of HTTP")
-    # The date decides, whatever day of the week is named: that follows from it, and examples of the RFC have a wrong one.
+    # The date decides, whatever day of the week is named: that follows from it, and the RFC itself has wrong ones.
     month = _MONTHS.index(found[2]) + 1
     year, date, hour, minute, second = (int(found[group]) for group in (3, 1, 4, 5, 6))
     try:

@@ -83,7 +83,14 @@ class AddNamespace:
             others.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
         others += self._prefix_handle(context)
         types, elsewhere = self._types(context)
-        return Founding(context, self, is_new=entry is None, fits=fits, others=(*others, *types), types_elsewhere=elsewhere)
+        return Founding(
+            context=context,
+            namespace=self,
+            is_new=entry is None,
+            fits=fits,
+            others=(*others, *types),
+            types_elsewhere=elsewhere,
+        )
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
         """The record of the prefix itself (H8), unless it exists or is another server's."""

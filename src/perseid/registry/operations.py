@@ -68,6 +68,8 @@ class Create:
             if not self.again:
                 raise was_deleted(held)
             context.demand(demands.create(held.handle))
+        if not self.published:
+            require_hideable(held)
         values = compose(context, held, self.values, creates=True)
         return written(context, held, Action.CREATE, values, self._state)
 
@@ -299,6 +301,13 @@ def require_living(held: Held, wanted: Sequence[Value]) -> None:
             reason = f"{shown(held.asked)} has a tombstone: what it stood for is gone"
             advice = f"if the thing has come back, take the tombstone away first: {revival(held)}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
+
+
+def require_hideable(held: Held) -> None:
+    """Refuse to keep the public from a prefix handle, by which clients find the service of all names under it."""
+    if held.handle.is_prefix_handle:
+        reason = f"{shown(held.asked)} says who serves a prefix, and everybody needs it to find the names"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, "leave it public, or unhome the prefix", "H8")
 
 
 def revival(held: Held) -> str:

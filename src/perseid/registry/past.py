@@ -33,8 +33,9 @@ from .context import Context, not_found
 from .demands import Demand, Differences, Membership, Role, shown
 from .facts import SITE_PREFIX, Facts, Held
 from .identity import Anonymous, Identity
+from .page_room import Room, octets_of
 from .resolving import Query, made, no_such_values
-from .results import Refused, Resolved
+from .results import Refused, Resolved, Unanswerable
 from .scopes import Reach, Word
 from .veil import Searched, Veil, is_public
 
@@ -74,6 +75,14 @@ class Version:
     actor: str | None = None
     """Who did it; None if that may not be seen, or was erased."""
     note: str | None = None
+
+    @property
+    def octets(self) -> int:
+        """What it takes on a page, with its differences from the version before."""
+        changed = () if self.changed is None else (*self.changed.added, *self.changed.removed)
+        modified = () if self.changed is None else self.changed.modified
+        octets = octets_of((*self.values, *changed)) + sum([octets_of(pair) for pair in modified])
+        return octets + len(self.actor or "") + len(self.note or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,37 +127,48 @@ def moment(reading: Reading, when: str | int, now: int) -> int:
     elif number < FIRST_INSTANT:
         if not 0 <= number <= reading.size:
             reason = f"there is no entry {number}; the last one is {reading.size}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "name an entry of this ledger, or a time")
+            raise Unanswerable(reason, "name an entry of this ledger, or a time")
         return number
     if number > now:
-        raise Refused(ResponseCode.INVALID_VALUE, "that moment is in the future", "ask for one that has passed")
+        raise Unanswerable("that moment is in the future", "ask for one that has passed")
     return reading.seq_at(number)
 
 
 def history(
     facts: Facts, who: Identity, handle: Handle, before: int | None = None, limit: int = DEFAULT_PAGE
 ) -> History:
-    """The versions of a name, newest first, those before an entry. Raises `Refused`.
+    """The versions of a name, newest first, those before an entry, as far as a page takes them. Raises `Refused`.
 
     What has been hidden since is found by walking back from today, so a page further back costs more, up to
     `MAX_SEARCHED`; administrators with READ_VALUE pay for their page only.
     """
     past = Past(facts, who, handle)
-    limit = page_size(limit)
-    found: list[Seen] = []
-    known = False
+    room = Room(page_size(limit))
+    versions: list[Version] = []
+    newer: Seen | None = None  # it is told when it is known what was before it
+    known = more = False
     for seen in past.versions(before):
         known = True
-        if before is None or seen.entry.seq < before:
-            found.append(seen)
-        if len(found) > limit:
+        if before is not None and seen.entry.seq >= before:
+            continue
+        if newer is not None:
+            more = not _taken(room, versions, past.version(newer, seen, first=False)) or room.is_full
+        if more:
             break
+        newer = seen
     if not known and (before is None or not past.administers or past.held.entry is None):
         raise not_found(past.held)
-    more = len(found) > limit
-    pairs = zip(found[:limit], [*found[1:], None], strict=False)
-    versions = tuple([past.version(seen, older, first=not past.cut) for seen, older in pairs])
-    return History(past.held.handle, versions, versions[-1].seq if more else None, not past.cut)
+    if newer is not None and not more:
+        more = not _taken(room, versions, past.version(newer, None, first=not past.cut))
+    return History(past.held.handle, tuple(versions), versions[-1].seq if more else None, not past.cut)
+
+
+def _taken(room: Room, versions: list[Version], version: Version) -> bool:
+    """Whether a version has room on a page, to which it is added then."""
+    is_taken = room.take(version.octets)
+    if is_taken:
+        versions.append(version)
+    return is_taken
 
 
 def as_of(facts: Facts, who: Identity, query: Query, seq: int) -> AsOf:
@@ -193,7 +213,7 @@ def public_then(
 def page_size(limit: int) -> int:
     """How many items a page has, for somebody who asks for so many."""
     if limit < 1:
-        raise Refused(ResponseCode.INVALID_VALUE, f"a page of {limit} items holds nothing", "ask for at least one")
+        raise Unanswerable(f"a page of {limit} items holds nothing", "ask for at least one")
     return min(limit, MAX_PAGE)
 
 
@@ -361,4 +381,4 @@ def _instant(text: str) -> int:
 
 def _unreadable(text: str) -> Refused:
     reason = f"{shown(text)} is neither a time nor the number of an entry"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "write 2026-11-15T10:00:00Z, or a number")
+    return Unanswerable(reason, "write 2026-11-15T10:00:00Z, or a number")

@@ -4,7 +4,7 @@ To see the names of a namespace together takes LIST_HANDLES on its prefix handle
 (`who_may_list`). Whoever has the permission administers the namespace, and sees its names in every state and who
 changed them. Whom only the policy admits sees what the public may know of each single name: nothing of names that are
 reserved or unpublished, and of the past only where the policy shows it. The installation's own records (`0.SITE/…`)
-are for server administrators.
+are for server administrators, and so are names that this server does not answer for, as after their prefix was unhomed.
 
 Pages cost the same wherever they begin: what may not be seen is passed over, so much of it at a time, and a page may
 be short, or empty, although there are more. The next one begins where this one ended. Names are passed over by number,
@@ -29,10 +29,11 @@ from .demands import Demand, shown
 from .facts import SITE_PREFIX, Facts, Held
 from .identity import Identity, LocalOperator
 from .namespaces import homed_prefixes
+from .page_room import Room
 from .past import DEFAULT_PAGE, SEE_ALL, may, own_record, page_size, public_action
 from .policy import Policy
 from .policy_keys import Who
-from .results import Refused
+from .results import Refused, Unanswerable
 from .veil import is_public
 
 MAX_SCANNED: Final = 1_000
@@ -73,6 +74,11 @@ class Logged:
     """Who did it; None if that may not be seen, or was erased."""
     note: str | None = None
 
+    @property
+    def octets(self) -> int:
+        """What it takes on a page."""
+        return len(self.handle) + len(self.actor or "") + len(self.note or "")
+
 
 @dataclass(frozen=True, slots=True)
 class Altered:
@@ -102,17 +108,20 @@ class Listed:
 def log(facts: Facts, who: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[Logged]:
     """The entries behind one, in order. Raises `Refused`."""
     sight = Sight(facts, who)
-    limit = page_size(limit)
+    room = Room(page_size(limit))
     found: list[Logged] = []
     last, size = after, facts.reading.size
     for entry in facts.reading.log(after, after + MAX_SCANNED):
         right = sight.right(entry.handle)
         if right is None:
             break
-        last = entry.seq
         if sight.shows(entry, right):
-            found.append(sight.logged(entry, right))
-        if len(found) == limit:
+            logged = sight.logged(entry, right)
+            if not room.take(logged.octets):
+                break
+            found.append(logged)
+        last = entry.seq
+        if room.is_full:
             break
     return Page(tuple(found), last, last < size)
 
@@ -156,8 +165,7 @@ def list_handles(
     last, more, scanned = after, True, 0
     while more and len(found) < limit and scanned < MAX_SCANNED:
         wanted = max(limit - len(found), _FEWEST_READ)
-        entries = facts.reading.names(first, end, wanted)
-        more = len(entries) == wanted
+        entries, more = facts.reading.some_names(first, end, wanted)
         scanned += len(entries)
         for place, entry in enumerate(entries, 1):
             last, first = entry.seq, entry.key + b"\0"
@@ -177,8 +185,14 @@ def list_numbered(facts: Facts, who: Identity, name: str, skip: int, limit: int 
     This is for clients that count pages. It costs what is skipped, and names that are made meanwhile move the others.
     """
     first, end, administers = _listable(facts, who, name)
-    entries = facts.reading.names_shown(first, end, _states(administers=administers), page_size(limit), skip)
-    return tuple([Listed(entry.handle, entry.state, entry.seq) for entry in entries])
+    states, limit = _states(administers=administers), page_size(limit)
+    found: list[Listed] = []
+    more = True
+    while more and len(found) < limit:
+        entries, more = facts.reading.names_shown(first, end, states, limit - len(found), skip)
+        found += [Listed(entry.handle, entry.state, entry.seq) for entry in entries]
+        first, skip = entries[-1].key + b"\0" if entries else first, 0
+    return tuple(found)
 
 
 def count_handles(facts: Facts, who: Identity, name: str) -> int:
@@ -224,11 +238,18 @@ class Sight:
         if prefix not in self._rights:
             if len(self._rights) == MAX_PREFIXES:
                 return None
-            self._rights[prefix] = self._decide(prefix)
-        return self._rights[prefix]
+            self._rights[prefix] = self._decide(prefix, handle)
+        right = self._rights[prefix]
+        # Handles of prefixes may be here one by one.
+        is_told = not right.lists or prefix != PREFIX_OF_PREFIXES or self._is_served(handle)
+        return right if is_told else Right()
 
-    def _decide(self, prefix: str) -> Right:
-        if prefix == SITE_PREFIX:
+    def _is_served(self, handle: str) -> bool:
+        return self._facts.is_responsible(Handle.keepable(handle))
+
+    def _decide(self, prefix: str, handle: str) -> Right:
+        """What may be seen of the names of a prefix, of which this is one."""
+        if prefix == SITE_PREFIX or (prefix != PREFIX_OF_PREFIXES and not self._is_served(handle)):
             return Right()
         try:
             policy = self._facts.policy(prefix)
@@ -380,5 +401,5 @@ def _behind(reading: Reading, after: int, first: bytes, end: bytes) -> bytes:
         key = b""
     if not first <= key < end:
         reason = f"entry {after} is not about a name of this prefix"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "begin at 0, and go on where the page ended")
+        raise Unanswerable(reason, "begin at 0, and go on where the page ended")
     return key + b"\0"

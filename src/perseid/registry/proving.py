@@ -31,7 +31,7 @@ from .demands import shown
 from .facts import Facts
 from .identity import Anonymous, Identity
 from .past import Past, Seen
-from .results import Refused
+from .results import Refused, Unanswerable
 
 _MICROSECOND: Final = 1_000_000
 
@@ -148,14 +148,23 @@ def consistency(reading: Reading, old: int, new: int | None = None) -> Consisten
     """
     signed = reading.checkpoint_size() or 0
     size = signed if new is None else new
+    if max(old, size) > signed:
+        raise _not_come_so_far(signed, max(old, size))
     if not 0 <= old <= size:
         reason = f"a tree of {size} entries cannot continue one of {old}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "name the smaller size first")
-    if size > signed:
-        reason = f"the latest signed checkpoint has {signed} entries, and so nothing is said about {size}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "name the size of a checkpoint, or leave it out")
+        raise Unanswerable(reason, "name the smaller size first")
     path = tuple(reading.consistency(old, size))
     return Consistency(old, reading.root(old), size, reading.root(size), path)
+
+
+def _not_come_so_far(signed: int, size: int) -> Refused:
+    """The refusal of a size beyond the ledger; whoever has a checkpoint of that size has something to tell."""
+    reason = f"no checkpoint has come so far: the latest signed one has {signed} entries, and {size} were named"
+    advice = (
+        "if you have a signed checkpoint of that size, the ledger was put back to an earlier state since, or is "
+        "another one: keep the checkpoint and ask the operator; otherwise name a size up to that of the latest one"
+    )
+    return Unanswerable(reason, advice)
 
 
 def _signed(log: Log, signer: Signer) -> int:

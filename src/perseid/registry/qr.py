@@ -1,5 +1,7 @@
 """QR codes of identifiers, to be printed on things: the form that a telephone can follow, at a resolver."""
 
+import struct
+import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
@@ -14,6 +16,8 @@ MAX_SCALE: Final = 100
 
 QUIET_ZONE: Final = 4
 """How many modules stay light around a code: the standard's number, without which some readers find nothing."""
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,33 @@ class Qr:
 
     def svg(self, scale: int) -> bytes:
         """As SVG, so many units to a module, with the light modules: what it is put upon may be dark."""
-        return self._drawn("svg", scale, light="#fff", svgclass=None, lineclass=None)
+        output = BytesIO()
+        options = {"light": "#fff", "svgclass": None, "lineclass": None}
+        self.code.save(output, kind="svg", border=QUIET_ZONE, scale=scale, **options)
+        return output.getvalue()
 
     def png(self, scale: int) -> bytes:
-        """As PNG in black and white, so many pixels to a module."""
-        return self._drawn("png", scale)
+        """As PNG in black and white, so many pixels to a module.
 
-    def _drawn(self, kind: str, scale: int, **options: str | None) -> bytes:
-        output = BytesIO()
-        self.code.save(output, kind=kind, border=QUIET_ZONE, scale=scale, **options)
-        return output.getvalue()
+        A row of modules is made as one number, whose bits are its pixels: a tenth of the time that it takes to look at
+        each pixel.
+        """
+        modules = self.code.matrix
+        side = (len(modules) + 2 * QUIET_ZONE) * scale
+        octets = -(-side // 8)
+        beside = "1" * (QUIET_ZONE * scale)
+        drawn = ("1" * scale, "0" * scale)  # a light module, and a dark one
+        again = (b"\2" + bytes(octets)) * (scale - 1)  # the same line as the one above
+
+        def lines(pixels: str) -> bytes:
+            return b"\0" + int(pixels.ljust(8 * octets, "0"), 2).to_bytes(octets, "big") + again
+
+        above = lines("1" * side) * QUIET_ZONE
+        rows = [lines(beside + "".join([drawn[module] for module in row]) + beside) for row in modules]
+        pixels = above + b"".join(rows) + above
+        head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+        return _PNG + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(pixels)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -12,7 +12,7 @@ from perseid.records.plain import write_json
 from .citation_forms import as_bibtex, as_text, csl
 from .json_ld import as_json_ld
 from .links import LINKSET, LINKSET_JSON, linkset, linkset_json
-from .meaning import Described, links
+from .meaning import Described, link_set
 
 JSON_LD: Final = "application/ld+json"
 CSL_JSON: Final = "application/vnd.citationstyles.csl+json"
@@ -21,8 +21,8 @@ BIBLIOGRAPHY: Final = "text/x-bibliography"
 
 FORMS: Final[Mapping[str, Callable[[Described], str]]] = {
     JSON_LD: as_json_ld,
-    LINKSET_JSON: lambda described: linkset_json(links(described), described.address),
-    LINKSET: lambda described: linkset(links(described), described.address),
+    LINKSET_JSON: lambda described: linkset_json(link_set(described), described.address),
+    LINKSET: lambda described: linkset(link_set(described), described.address),
     # One item, as services for other identifiers answer; a file of citations is a list of them.
     CSL_JSON: lambda described: write_json(csl(described.citation)),
     BIBTEX: lambda described: f"{as_bibtex(described.citation)}\n",

@@ -82,7 +82,7 @@ class Registry:
         nothing with the same key was before; otherwise `AlreadyDone` is raised.
         """
         if not note.isascii():
-            _check_text(note)
+            check_text(note)
         decided = self._expect(operation, who, door, note, rests_on)
         for _ in range(ATTEMPTS):
             if decided is None:
@@ -229,7 +229,7 @@ def _prove_again() -> TooBusy:
     return TooBusy("the record that proved who asks has changed since; nothing was written, prove it again")
 
 
-def _check_text(text: str) -> None:
+def check_text(text: str) -> None:
     """Refuse text without a UTF-8 form, which some decoders let through."""
     try:
         text.encode("utf-8")

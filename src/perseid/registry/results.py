@@ -40,6 +40,13 @@ class Refused(Exception):
         return cls(code, reason, first.remedy, first.line)
 
 
+class Unanswerable(Refused):
+    """A question has the right form, and there is no answer to it."""
+
+    def __init__(self, reason: str, advice: str = "", rule: str = "") -> None:
+        super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
+
+
 class Referred(Refused):
     """Another service holds what was asked for."""
 

@@ -1,29 +1,33 @@
 """Going on with a change of many records that was interrupted, whatever it was."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from perseid.ledger.operations import Operation
 from perseid.wire.codes import ResponseCode
 
-from . import rewriting, undoing, units
+from . import rewriting, transferring, undoing, units
 from .identity import Identity
 from .registry import Registry
 from .results import Refused
 from .units import Progress
 
-_PIECES: Final = MappingProxyType({rewriting.KIND: rewriting.pieces, undoing.KIND: undoing.pieces})
 _Pieces = Callable[[Registry, Operation, Identity], Iterator[Progress]]
+_PIECES: Final[Mapping[str, _Pieces]] = MappingProxyType(
+    {rewriting.KIND: rewriting.pieces, transferring.KIND: transferring.pieces, undoing.KIND: undoing.pieces}
+)
 
 
-def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Iterator[Progress]]:
+def resume(registry: Registry, name: str, who: Identity, door: str = "") -> tuple[Operation, Iterator[Progress]]:
     """The unit of a name, and what is left to do of it. Raises `Refused`.
 
-    It goes on with the rights, and under the name, of whoever asks. Before an undo goes on it is looked at again
-    whether anything stands in its way.
+    It goes on with the rights, and under the name, of whoever asks, and through their door; without one, through that
+    of the beginning. Before an undo goes on it is looked at again whether anything stands in its way.
     """
     operation = unfinished(registry, name, who)
+    operation = replace(operation, door=door or operation.door)
     if operation.kind == undoing.KIND:
         undoing.begin(registry, operation.undoes, who, operation.door, operation.note)
     return operation, units.told(pieces(registry, operation, who))
@@ -32,7 +36,7 @@ def resume(registry: Registry, name: str, who: Identity) -> tuple[Operation, Ite
 def unfinished(registry: Registry, name: str, who: Identity) -> Operation:
     """The unit of a name, if it can be gone on with. Raises `Refused`."""
     operation = units.found(registry, who, name)
-    undos = units.Undos.of(registry)
+    undos = units.Undos.of(registry, operation.id)
     if (by := undos.running(operation.id)) is not None:
         reason = f"{operation.id} is being undone by {by}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {by}")
@@ -48,5 +52,4 @@ def unfinished(registry: Registry, name: str, who: Identity) -> Operation:
 
 def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
     """What is left to do of a unit that can be gone on with, in pieces of bounded work."""
-    carry_out: _Pieces = _PIECES[operation.kind]
-    return carry_out(registry, operation, who)
+    return _PIECES[operation.kind](registry, operation, who)

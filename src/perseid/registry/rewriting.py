@@ -5,7 +5,7 @@ single changes would be: with the right to modify their values, under their poli
 can be watched, gone on with and undone. What is changed by others meanwhile is moved as well, as it is then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from perseid.ledger import operations
@@ -14,16 +14,17 @@ from perseid.ledger.operations import Operation, Steps
 from perseid.names import Handle
 from perseid.records.value import Permission, Value
 
-from . import demands, eras, units
+from . import demands, units
 from .authorisation import may_write
 from .compose import compose
 from .context import Context, Plan
 from .demands import Modification, shown
 from .facts import Facts, Held
-from .finding import find
+from .finding import Found, find
 from .identity import Identity
 from .moving import Move
 from .operations import require_identity
+from .page_room import octets_of
 from .registry import Registry
 from .results import Refused
 from .searching import Search
@@ -84,8 +85,15 @@ def preview(registry: Registry, order: Rewrite, who: Identity) -> Iterator[Plann
 def planned(facts: Facts, who: Identity, order: Rewrite, after: str | None = None, limit: int = 0) -> PlannedPage:
     """A page of the same, behind where one ended; of `units.CHUNK` names, unless it says. Raises `Refused`."""
     move = Move.parse(order.url, order.to)
-    found, following = _leading(facts, who, order, after, limit or units.CHUNK)
-    return PlannedPage(tuple([_planned(move, handle, values) for handle, values in found]), following)
+    items: dict[str, Planned] = {}
+
+    def weigh(found: Found) -> int:
+        """What becomes of a name takes room too; it is worked out here, for a page that it may not fit on."""
+        made = items[found.handle] = _planned(move, found.handle, found.values)
+        return octets_of([new for _, new in made.changes])
+
+    found, following = _leading(facts, who, order, after, limit or units.CHUNK, weigh)
+    return PlannedPage(tuple([items[handle] for handle, _ in found]), following)
 
 
 def _planned(move: Move, handle: str, values: tuple[Value, ...]) -> Planned:
@@ -144,10 +152,15 @@ def _names(registry: Registry, order: Rewrite, who: Identity) -> Iterator[tuple[
 
 
 def _leading(
-    facts: Facts, who: Identity, order: Rewrite, after: str | None, limit: int
+    facts: Facts,
+    who: Identity,
+    order: Rewrite,
+    after: str | None,
+    limit: int,
+    weigh: Callable[[Found], int] | None = None,
 ) -> tuple[list[tuple[str, tuple[Value, ...]]], str | None]:
     """A page of the names that lead there, with the values that do, and where the next one begins."""
-    page = find(facts, who, order.search, after, limit)
+    page = find(facts, who, order.search, after, limit, weigh=weigh)
     # A tombstone leads nowhere; what it still holds is a matter of its past.
     living = [each for each in page.items if each.state is not State.TOMBSTONE]
     here = [each for each in living if facts.is_responsible(Handle.keepable(each.handle))]
@@ -180,12 +193,10 @@ class _Step:
         done = self.known
         if self.move.repeats:  # then it counts what has been moved already, by others at the same time, too
             done = done.of_now(context.facts.reading, self.unit.id)
-        chunk = units.Chunk()
-        looked_at = 0
+        chunk = units.Chunk(context.facts.spent)
         for name in self.names:
-            if chunk.is_full:
+            if not chunk.look():
                 break
-            looked_at += 1
             handle = Handle.keepable(name)
             if not context.facts.is_responsible(handle):
                 continue
@@ -196,7 +207,8 @@ class _Step:
                 chunk.add(draft)
         reason = context.reasons[-1] if context.reasons else ""
         count = len(chunk.drafts)
-        return Plan(lambda seq: _Done(done.with_step(seq, count), looked_at, count), tuple(chunk.drafts), reason=reason)
+        drafts, looked_at = tuple(chunk.drafts), chunk.looked_at
+        return Plan(lambda seq: _Done(done.with_step(seq, count), looked_at, count), drafts, reason=reason)
 
     def _draft(self, context: Context, held: Held) -> Draft | None:
         changes: dict[int, Value] = {}
@@ -224,11 +236,4 @@ class _Step:
 
     def _is_done(self, context: Context, held: Held, done: Steps) -> bool:
         """Whether a record has been moved by this unit, whoever changed it afterwards."""
-        if not self.move.repeats:
-            return False
-        for entry in eras.history(context.facts, held):
-            if entry.seq <= self.unit.since:
-                return False
-            if entry.seq in done:
-                return True
-        return False
+        return self.move.repeats and units.changed_at(context.facts, held, self.unit, done) > 0

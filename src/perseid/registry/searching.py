@@ -29,7 +29,7 @@ from perseid.wire.codes import ResponseCode
 from .authority_metadata import first_readable, name_key, of_type, read_stored_party
 from .demands import shown
 from .policy import Policy
-from .results import Refused
+from .results import Refused, Unanswerable
 
 Matched = tuple[bytes, Value]
 """A value in its binary form, and taken apart."""
@@ -72,7 +72,7 @@ class Search:
     def prepared(self) -> "Prepared":
         """The same, checked and ready to be compared; raises `Refused`."""
         if self == Search():
-            raise Refused(ResponseCode.INVALID_VALUE, "nothing to look for is named", "name a URL, a host, a type …")
+            raise Unanswerable("nothing to look for is named", "name a URL, a host, a type …")
         if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
             reason = f"{shown(self.prefix)} is no prefix"
             raise Refused(ResponseCode.INVALID_HANDLE, reason, "name a prefix, such as 12345", "H2")
@@ -83,10 +83,10 @@ class Search:
             glob = None if self.url is None else UrlGlob.parse(self.url)
             ranges = None if glob is None else glob.ranges()
         except InvalidData as problem:
-            raise Refused(ResponseCode.INVALID_VALUE, str(problem), "write it as in https://example.org/*") from problem
+            raise Unanswerable(str(problem), "write it as in https://example.org/*") from problem
         if self.owner is not None and owner is None:
             reason = f"{shown(self.owner)} is no handle"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "name whom it belongs to, as in 12345/ann")
+            raise Unanswerable(reason, "name whom it belongs to, as in 12345/ann")
         types = None if self.type is None else TypeQuery((self.type,))
         return Prepared(self, glob, ranges, tuple(places), types, owner)
 

@@ -10,29 +10,24 @@ New records of the namespace name the group, so who administers them is changed 
 """
 
 import secrets
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from perseid.ledger.entry import Action
 from perseid.names import Handle
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records import Admin, ValueList
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.wire.codes import ResponseCode
 
-from .compose import compose
-from .context import Context, Plan
-from .demands import Demand, Membership, Role, shown
+from .founding import MakeNamespace
 from .identity import Identity
-from .minting import Maker, Mint, mint
-from .namespaces import AddNamespace, Namespace, SetPolicy, checked_prefix
+from .minting import PATIENCE, Maker, MustWait
+from .namespaces import AddNamespace, Namespace
 from .operations import Create, Home
 from .policy import PREFIX_MARK, Policy
 from .registry import Registry
-from .results import Changed, Refused
-from .scopes import Reach, Word
 
 ADMIN_INDEX: Final = 100
 GROUP_INDEX: Final = 200
@@ -78,59 +73,23 @@ def make_root(registry: Registry, who: Identity, door: str, secret: str | None =
         registry.do(Create(Handle(PREFIX_OF_PREFIXES, PREFIX_OF_PREFIXES), values), who, door)
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPrefixHandle:
-    """Keep a copy of a prefix handle that another service serves: it counts for authorisation and is never served."""
-
-    prefix: str
-    values: tuple[Value, ...]
-
-    def decide(self, context: Context) -> Plan[Changed]:
-        """Server administrators; nothing happens if there is a copy already."""
-        checked_prefix(self.prefix)
-        action, servers = f"keep a copy of {self.prefix}", Membership((Role.SERVER,))
-        context.demand(Demand(action, ((servers,),), reach=Reach.under(self.prefix, Word.NAMESPACES)))
-        handle = Handle(PREFIX_OF_PREFIXES, self.prefix)
-        if context.facts.is_responsible(handle):
-            reason = f"{shown(handle)} is served here, so there is no copy of it to keep"
-            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "make the namespace")
-        held = context.facts.held(handle)
-        if held.entry is not None:
-            return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
-        draft = context.draft(held, Action.CREATE, compose(context, held, self.values, creates=True))
-        return Plan(lambda seq: Changed(held.handle, seq), (draft,), reason=context.reasons[-1])
-
-
 def add_namespace(
-    registry: Registry, namespace: AddNamespace, who: Identity, door: str, *, is_root: bool = True
+    registry: Registry, namespace: AddNamespace, who: Identity, door: str, note: str = "", patience: float = PATIENCE
 ) -> Namespace:
-    """Make a namespace, with a copy of its prefix handle where another service serves that.
+    """Make a namespace with all that it needs, in one commit: see `founding`.
 
-    Where the policy asks for a creator and names none, one is minted: a record that names itself (A4).
+    Where the creator's name has to wait for the clock this waits, up to so many seconds; then it raises `MustWait`.
     """
-    if not is_root:
-        registry.do(KeepPrefixHandle(namespace.prefix, namespace.values), who, door)
-    made = registry.do(namespace, who, door)
-    if not made.policy.authority or made.policy.default_creator:
-        return made
-    creator = mint_creator(registry, made, who, door)
-    named = registry.do(SetPolicy(made.prefix, replace(made.policy, default_creator=str(creator))), who, door)
-    return replace(named, types_elsewhere=made.types_elsewhere)
-
-
-def mint_creator(registry: Registry, namespace: Namespace, who: Identity, door: str) -> Handle:
-    """Make the record that stands for the creator of a namespace's identifiers, and names itself as its creator."""
-    return next(mint(registry, creator_order(registry, namespace), who, door)).handles[0]
-
-
-def creator_order(registry: Registry, namespace: Namespace, since: int | None = None) -> Mint:
-    """The order for the record that stands for the creator; `since` is as in `Mint`."""
-    text = f"The creator of identifiers under {namespace.prefix}"
-
-    def values(handle: Handle, _: int) -> Sequence[Value]:
-        return (Value.text(1, "DESC", text), Value.text(2, namespace.policy.creator_type, str(handle)))
-
-    return Mint(Maker.of(registry), namespace.prefix, values=values, since=since)
+    order = MakeNamespace(Maker.of(registry), namespace)
+    while True:
+        try:
+            return registry.do(order, who, door, note)
+        except MustWait as wait:
+            patience -= wait.seconds
+            if patience < 0:
+                raise
+            time.sleep(wait.seconds)
+            order = replace(order, since=wait.since)
 
 
 def with_group(policy: Policy) -> Policy:

@@ -7,9 +7,9 @@ if it were not there. They come from the text itself, repaired (`repairing`), or
 Everybody may ask, so the work is bounded: in look-ups, in time, in what is told. It is meant to help somebody who has
 a name that is nearly right, and to be no cheaper way of finding out which names there are than to ask for them one by
 one. So one request looks no further than a slip away and tells of a few names. Where a repaired name is there, nothing
-is guessed. Where a name has many neighbours, which of them was meant cannot be told, and none of them is. Doors let a
-client ask only so often besides. The work is the same whether or not there is something to find: it ends when all
-candidates were looked up, not when enough are found.
+is guessed. Where a name has many neighbours, which differ in one character, one more or one less, which of them was
+meant cannot be told, and none of them is. Doors let a client ask only so often besides. The work is the same whether or
+not there is something to find: it ends when all candidates were looked up, not when enough are found.
 """
 
 import time
@@ -43,15 +43,16 @@ MAX_SUGGESTIONS: Final = 5
 """Names that are told: as many as somebody looks at."""
 
 MAX_LOOK_UPS: Final = 1_000
-"""Names and prefixes that are looked up for a request: one wrong character in a suffix of a dozen takes half of them.
-At 1 to 5 µs each, a few milliseconds."""
+"""Names and prefixes that are looked up for a request: one character wrong, missing or too many anywhere in a suffix of
+a dozen takes all of them, where letters are not told apart. Of a longer one the likelier slips are tried. Each takes
+some 10 µs with all that belongs to it."""
 
 MAX_SECONDS: Final = 0.1
 """How long is looked, however slow the machine: the page that says "not found" waits for it."""
 
 MAX_NEIGHBOURS: Final = 3
-"""Names one character away that are told. Where there are more, as among numbers given one after the other, they are
-neighbours by chance."""
+"""Names one character away that are told: another one, one more or one less. Where there are more, as among numbers
+given one after the other, they are neighbours by chance."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 _TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
@@ -175,7 +176,12 @@ class _Slip(Enum):
     LOOKALIKE = "0 and O, or 1, I and l, are easily taken for each other"
     SWAPPED = "two characters are the other way round there"
     ONE = "one character is another there"
+    MORE = "one character is missing"
+    LESS = "one character is too many"
     OTHER = "it is spelled nearly the same"
+
+
+_NEIGHBOURING: Final = (_Slip.ONE, _Slip.MORE, _Slip.LESS)
 
 
 class _Looking:
@@ -231,7 +237,7 @@ class _Looking:
             item = self._look_up(handle)
             if item is not None:
                 slip, why = _compared(meant, _handle_of(item))
-                if slip is _Slip.ONE:
+                if slip in _NEIGHBOURING:
                     self._neighbours.add(item.key)
                 if not self._is_certain:
                     self._note(item, why)
@@ -347,10 +353,14 @@ def _compared(meant: Handle, found: Handle) -> tuple[_Slip, str]:
     if one.translate(_TO_DIGITS) == other.translate(_TO_DIGITS):
         return _Slip.LOOKALIKE, _Slip.LOOKALIKE.value
     places = [place for place, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
+    place = places[0]
+    if one == other[:place] + other[place + 1 :]:
+        return _Slip.MORE, f"it has one character more there: character {place + 1}, {show(str(found)[place])}"
+    if other == one[:place] + one[place + 1 :]:
+        return _Slip.LESS, f"it has one character less there: without character {place + 1}, {show(str(meant)[place])}"
     if len(one) != len(other) or len(places) > 2:
         return _Slip.OTHER, _Slip.OTHER.value
     if len(places) == 1:
-        place = places[0]
         return _Slip.ONE, f"character {place + 1} is {show(str(found)[place])} there, not {show(str(meant)[place])}"
     first, second = places
     is_swapped = (one[first], one[second]) == (other[second], other[first])

@@ -1,9 +1,11 @@
 """TimeMaps: which mementos there are of a name (RFC 7089, section 5), page by page.
 
 A page has the versions before an entry, oldest first, and says where the next page of older ones is. The first page
-begins with the latest. Each page is a TimeMap of its own, with the times from which and until which it reaches.
+begins with the latest. Each page is a TimeMap of its own, and tells of itself and of those that it links from which
+time and until which they reach (section 5.1.1).
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +26,35 @@ JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """The times over which a page reaches: those of its earliest and latest memento."""
+
+    earliest: Memento
+    latest: Memento | None
+    """None where later ones may be added."""
+
+    def ends(self) -> Iterator[tuple[str, Memento]]:
+        """Both ends, by the names that they have in links."""
+        yield "from", self.earliest
+        if self.latest is not None:
+            yield "until", self.latest
+
+    @property
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        """As a link says it."""
+        return tuple([(name, end.datetime) for name, end in self.ends()])
+
+    def to_object(self) -> JsonObject:
+        """As JSON says it."""
+        return {name: to_iso(end.seconds) for name, end in self.ends()}
+
+    @classmethod
+    def of(cls, mementos: Sequence[Memento]) -> "Reach | None":
+        """That of mementos, latest first; None if there are none."""
+        return cls(mementos[-1], mementos[0]) if mementos else None
+
+
+@dataclass(frozen=True, slots=True)
 class TimeMap:
     """A page of the mementos of a name."""
 
@@ -33,10 +64,12 @@ class TimeMap:
     """Oldest first."""
     before: int | None
     """Only those before this entry are meant; None on the first page, which begins with the latest."""
-    older: Memento | None
-    """The latest one of the next page; None on the last page."""
+    older: Reach | None
+    """That of the next page; None on the last page."""
     complete: bool
     """Whether, on the last page, the oldest one is the first that there was: otherwise the rest is not shown."""
+    newest: Reach | None = None
+    """That of the first page, to which later ones are added; None if it was not looked at."""
 
     @property
     def next_before(self) -> int | None:
@@ -45,20 +78,18 @@ class TimeMap:
 
     def links(self, addresses: Addresses) -> tuple[Link, ...]:
         """The page as links."""
-        reach = (("from", self.mementos[0].datetime), ("until", self.mementos[-1].datetime)) if self.mementos else ()
-        found = [
+
+        def page(relation: str, before: int | None, reach: Reach | None) -> Link:
+            others = () if reach is None else reach.attributes
+            return Link(addresses.timemap(LINK_FORMAT, before), relation, type=LINK_FORMAT, others=others)
+
+        return (
             Link(addresses.original, "original"),
-            Link(addresses.timemap(LINK_FORMAT, self.before), "self", type=LINK_FORMAT, others=reach),
+            page("self", self.before, Reach.of(self.mementos[::-1])),
             Link(addresses.timegate, "timegate"),
-        ]
-        if self.before is not None:
-            found.append(Link(addresses.timemap(LINK_FORMAT, None), "timemap", type=LINK_FORMAT))
-        if self.older is not None:
-            until = (("until", self.older.datetime),)
-            found.append(
-                Link(addresses.timemap(LINK_FORMAT, self.next_before), "timemap", type=LINK_FORMAT, others=until)
-            )
-        return (*found, *[memento_link(version, addresses, *self._roles(version)) for version in self.mementos])
+            *[page("timemap", before, reach) for before, reach in self._others()],
+            *[memento_link(version, addresses, *self._roles(version)) for version in self.mementos],
+        )
 
     def to_link_format(self, addresses: Addresses) -> str:
         """The page as a document of the type `application/link-format`."""
@@ -74,11 +105,10 @@ class TimeMap:
         mementos: JsonObject = {"list": listed}
         for version, item in zip(self.mementos, listed, strict=True):
             mementos |= dict.fromkeys(self._roles(version), item)
-        pages: list[JsonObject] = []
-        if self.before is not None:
-            pages.append({"uri": addresses.timemap(JSON, None)})
-        if self.older is not None:
-            pages.append({"uri": addresses.timemap(JSON, self.next_before), "until": to_iso(self.older.seconds)})
+        pages: list[JsonObject] = [
+            {"uri": addresses.timemap(JSON, before)} | ({} if reach is None else reach.to_object())
+            for before, reach in self._others()
+        ]
         plain: JsonObject = {
             "original_uri": addresses.original,
             "timegate_uri": addresses.timegate,
@@ -90,6 +120,11 @@ class TimeMap:
             "complete": self.complete,
         }
         return plain | ({"timemap_index": pages} if pages else {})
+
+    def _others(self) -> list[tuple[int | None, Reach | None]]:
+        """The pages that this one links, the first and the next: where each begins, and over which times it reaches."""
+        first: list[tuple[int | None, Reach | None]] = [] if self.before is None else [(None, self.newest)]
+        return first if self.older is None else [*first, (self.next_before, self.older)]
 
     def _roles(self, version: Memento) -> tuple[str, ...]:
         """Whether a memento is the first or the last of all."""
@@ -106,7 +141,8 @@ def time_map(
 ) -> TimeMap:
     """A page of the mementos of a name, those before an entry. Raises `Refused`.
 
-    What has been hidden since is found by walking back from today, so a page further back costs more; see `past`.
+    What has been hidden since is found by walking back from today, so a page further back costs more; see `past`. The
+    next page is walked through as well, to tell over which times it reaches.
     """
     if before is not None and before < 1:
         raise Refused(
@@ -114,19 +150,26 @@ def time_map(
         )
     past = Past(facts, who, handle)
     limit = page_size(limit)
+    walked: list[Memento] = []
     found: list[Memento] = []
     known = False
     for seen in past.versions(before):
         known = True
         version = version_of(seen)
-        if version is not None and (before is None or version.seq < before):
+        if version is None:
+            continue
+        if len(walked) < limit:
+            walked.append(version)
+        if before is None or version.seq < before:
             found.append(version)
-        if len(found) > limit:
+        if len(found) == 2 * limit:
             break
     if not known and (before is None or not past.administers or past.held.entry is None):
         raise not_found(past.held)
-    older = found[limit] if len(found) > limit else None
-    return TimeMap(past.held.handle, tuple(found[:limit][::-1]), before, older, not past.cut)
+    # Whoever may read everything has not been shown it from today back.
+    newest = None if past.reads or not walked else Reach(walked[-1], None)
+    mementos, older = tuple(found[:limit][::-1]), Reach.of(found[limit:])
+    return TimeMap(past.held.handle, mementos, before, older, not past.cut, newest)
 
 
 def _item(version: Memento, addresses: Addresses) -> JsonObject:

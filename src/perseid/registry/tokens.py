@@ -24,11 +24,14 @@ from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
+from .authorisation import Spent
 from .context import Context, Plan
 from .demands import Demand, Membership, Need, Role, shown
 from .facts import Facts
 from .identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened
 from .namespaces import checked_prefix
+from .operations import require_identity
+from .page_room import Room
 from .past import DEFAULT_PAGE, may, page_size
 from .past_names import MAX_SCANNED
 from .registry import Registry
@@ -74,6 +77,12 @@ class Listed:
         if now >= self.token.expires:
             return "expired"
         return "counts" if self.stands else "without its key"
+
+    @property
+    def octets(self) -> int:
+        """What it takes on a page."""
+        token = self.token
+        return sum(map(len, token.scope.namespaces or ())) + len(token.label) + len(token.maker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +146,16 @@ class RevokeToken:
     token: str
 
     def decide(self, context: Context) -> Plan[Token]:
-        """Those who might have made it, whoever did, and whoever shows it."""
+        """Those who might have made it, whoever did, and whoever shows it: all others learn not even that it exists."""
+        require_identity(context, "revoke a token")
         token, entry = _known(context.facts, self.token)
-        if not _is_own(context.who, token):
-            context.demand(_demand(f"revoke the token {token.id}", token.scope))
-        else:
+        if _is_own(context.who, token):
             context.reasons.append(f"{shown(str(context.who))} may revoke the token {token.id}: it is their own")
+        else:
+            try:
+                context.demand(_demand(f"revoke the token {token.id}", token.scope))
+            except Refused:
+                raise _unknown(self.token) from None
         if entry.state is not State.NORMAL:
             return Plan(lambda _: token, reason=context.reasons[-1])
         draft = _draft(context, Action.DELETE, State.ABSENT, token.id)
@@ -204,24 +217,31 @@ def listed(
 ) -> tuple[tuple[Listed, ...], str | None]:
     """The tokens that somebody may see, by ascending id behind one; and behind which the next page begins, if any does.
 
-    Nobody in particular sees none, and others those that they may revoke. Revoked ones are shown as well.
+    Nobody in particular sees none, and others those that they may revoke. Revoked ones are shown as well. A page also
+    ends where no more can be decided about rights at once: it may have fewer than `limit`, even none, and not be last.
     """
-    limit = page_size(limit)
+    room = Room(page_size(limit))
     days = token_uses.last_days(registry.ledger.log)
     first = record_key(token_name(after)) + b"\0" if after else record_key(TOKENS)
     end = record_key(TOKENS)[:-1] + b"0"  # the character behind the slash
     found: list[Listed] = []
     last: str | None = None
     with registry.facts() as facts:
-        entries = facts.reading.names(first, end, MAX_SCANNED)
+        sight = _Sight(facts, who)
+        entries, more = facts.reading.some_names(first, end, MAX_SCANNED)
         for entry in entries:
-            if len(found) == limit:
+            if room.is_full:
                 return tuple(found), last
-            last = entry.handle.rpartition("/")[2].lower()
             item = _listed(facts, entry, days)
-            if item is not None and _sees(facts, who, item.token):
+            sees = item is not None and sight.sees(item.token)
+            if sees is None:
+                return tuple(found), last
+            if item is not None and sees:
+                if not room.take(item.octets):
+                    return tuple(found), last
                 found.append(item)
-    return tuple(found), last if len(entries) == MAX_SCANNED else None
+            last = entry.handle.rpartition("/")[2].lower()
+    return tuple(found), last if more else None
 
 
 def found(registry: Registry, who: Identity, token: str) -> Listed:
@@ -233,6 +253,32 @@ def found(registry: Registry, who: Identity, token: str) -> Listed:
         if item is None or not _sees(facts, who, known):
             raise _unknown(token)
     return item
+
+
+class _Sight:
+    """Which tokens somebody sees, of many that are looked at together."""
+
+    def __init__(self, facts: Facts, who: Identity) -> None:
+        self._facts = facts
+        self._who = who
+        self._known: dict[Scope, bool] = {}  # many tokens have the same scope
+
+    def sees(self, token: Token) -> bool | None:
+        """Whether they see a token; None if that cannot be decided any more, and has to be asked anew.
+
+        How much one request may search for rights is limited. A search that began with all of it and came to its end is
+        a refusal as anywhere; one that had only what others left over tells nothing.
+        """
+        if _is_own(self._who, token):
+            return True
+        if token.scope not in self._known:
+            spent = self._facts.spent
+            begins = spent == Spent()
+            sees = _sees(self._facts, self._who, token)
+            if not sees and not begins and spent.is_used_up:
+                return None
+            self._known[token.scope] = sees
+        return self._known[token.scope]
 
 
 def _listed(facts: Facts, entry: Entry, days: dict[str, int]) -> Listed | None:

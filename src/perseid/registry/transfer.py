@@ -1,25 +1,15 @@
-"""Handing names over, and linking them with each other.
+"""Handing a name over, and linking names with each other. `transferring` hands over very many.
 
-A transfer gives records a new owner: all their administrators are replaced by one, whose key or group is named
-`INDEX:HANDLE`, so that the rights of the old ones end. Creator and date of creation stay (A8). Everything under a
-prefix is transferred in many commits that count as one operation (`units`): the note of each entry names it, whoever
-looks at the log sees them together, what was interrupted is finished by doing it again, and it can be undone.
-
-What is left to the new owner of a prefix: the groups in its prefix handle, and the default administrators in its
-policy. Both are values that only they can judge.
+A transfer gives a record a new owner: all its administrators are replaced by one, whose key or group is named
+`INDEX:HANDLE`, so that the rights of the old ones end. Creator and date of creation stay (A8).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.operations import Operation
-from perseid.names import CaseRule, Handle, InvalidName
+from perseid.names import Handle, InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.prefixes import is_derived
 from perseid.records import Admin, InvalidData
 from perseid.records.admin import AdminPermission
 from perseid.records.record import ascending
@@ -27,27 +17,18 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
-from . import demands, units
+from . import demands
 from .authority_metadata import first_readable, name_key, of_type, read_stored_party
 from .compose import compose
 from .context import Context, Plan, administrators, not_found, still_reserved
-from .demands import Demand, Differences, Membership, Role, addition, is_admin, shown
+from .demands import Demand, Differences, addition, is_admin, shown
 from .facts import Held
 from .facts import of_type as of_base_type
-from .identity import Identity
 from .life import held_for, with_value
-from .namespaces import checked_prefix, namespaces
 from .operations import require_identity, written
 from .policy import Policy
-from .registry import Registry
 from .results import Changed, Refused
-from .scopes import Reach, Word
-
-MAX_RECORDS: Final = 1_000
-"""Records handed over in one commit: the same bound as for new names, for the same reasons."""
-
-KIND: Final = "transfer"
-"""What the unit is called that a transfer of many names is."""
+from .scopes import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,75 +42,17 @@ class Transfer:
         """What the change of administrators needs on the record: MODIFY_ADMIN, and REMOVE_ADMIN if there are more."""
         held = context.own(self.handle)
         require_identity(context, f"transfer {shown(self.handle)}")
-        wanted = _with_owner(held, named_owner(self.to))
-        ways = (_transferring(held, wanted), demands.read(held.handle))
+        wanted = with_owner(held, named_owner(self.to))
+        ways = (demand_transfer(held, wanted), demands.read(held.handle))
         if not held.exists or not (held.is_public or any(map(context.may, ways))):
             raise not_found(held)
         if Differences.between(held.values, wanted).permissions:
-            context.demand(_transferring(held, wanted))  # before anything is told of the new owner's record
+            context.demand(demand_transfer(held, wanted))  # before anything is told of the new owner's record
         owner = checked_owner(context, self.to)
-        values = _handed_over(context, held, owner)
+        values = handed_over(context, held, owner)
         if values is None:
             return Plan(lambda _: Changed(held.handle, held.seq), reason=f"{shown(held.asked)} has that owner already")
         return written(context, held, Action.UPDATE, values, held.state)
-
-
-@dataclass(frozen=True, slots=True)
-class TransferAll:
-    """Everything under a prefix, or all names that begin alike, for a new owner; see `transfer`."""
-
-    where: str
-    """A prefix; or the beginning of names, as in `12345/abc`."""
-    to: ValueRef
-    derived: bool = False
-    """Whether the prefixes derived from it go along, with all that is under them."""
-    operation: str = field(default_factory=units.new_name)
-    """The name under which the log has it. Who goes on with an operation gives its name again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a transfer has come; so far is durable."""
-
-    operation: str
-    looked_at: int
-    """Records, as often as they were looked at."""
-    transferred: int
-    """Records that got the new owner; the others had it."""
-
-
-def transfer(registry: Registry, what: TransferAll, who: Identity, door: str, note: str = "") -> Iterator[Progress]:
-    """Hand over everything under a prefix, at most `MAX_RECORDS` to a commit, and yield after each.
-
-    It takes LIST_HANDLES on the prefix to begin. Rights are asked for record by record, as for single changes: the
-    first that is missing ends it with `Refused`, and what is done by then stays done. The prefix handle comes after the
-    names, so that whoever hands over can go on after an interruption; and then the names once more, for those that
-    were made meanwhile.
-    """
-    looked_at = transferred = 0
-    ranges = registry.do(_Start(what), who, door)
-    unit = _unit(registry, what, who, door, note)
-    for first, end in ranges:
-        at: bytes | None = first
-        while at is not None:
-            page = registry.do(_Page(what.where, what.to, at, end), who, door, units.noted(unit), step_of=unit.id)
-            looked_at += page.looked_at
-            transferred += page.transferred
-            at = page.following
-            yield Progress(what.operation, looked_at, transferred)
-    units.end(registry, unit)
-
-
-def _unit(registry: Registry, what: TransferAll, who: Identity, door: str, note: str) -> Operation:
-    """The unit that a transfer is: a new one, or the one that is gone on with."""
-    asked: dict[str, object] = {"where": what.where, "to": str(what.to), "derived": what.derived}
-    if operations.find(registry.ledger.log, what.operation) is not None:
-        known = units.found(registry, who, what.operation)
-        if known.kind != KIND or known.ended or units.asked(known) != asked:
-            reason = f"{known.id} is another operation, or has ended"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "give no name, and it is a new operation")
-        return known
-    return units.begin(registry, KIND, asked, who, door, note, name=what.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,116 +139,27 @@ def makers_of(context: Context, prefix: str) -> list[Admin]:
 # Transferring
 
 
-@dataclass(frozen=True, slots=True)
-class _Turned:
-    """What one page of a transfer came to."""
-
-    looked_at: int
-    transferred: int
-    following: bytes | None
-    """Where the next page begins; None if there is none."""
+def has_owner(held: Held, owner: Admin) -> bool:
+    """Whether a record is what it would be if it were handed over."""
+    return ascending(with_owner(held, owner)) == ascending(held.values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Give the next records of a range a new owner."""
-
-    where: str
-    to: ValueRef
-    first: bytes
-    end: bytes
-
-    def decide(self, context: Context) -> Plan[_Turned]:
-        require_identity(context, f"transfer {shown(self.where)}")
-        owner = checked_owner(context, self.to)
-        page = context.facts.reading.names(self.first, self.end, MAX_RECORDS)
-        chunk = units.Chunk()
-        looked_at = 0
-        following = page[-1].key + b"\0" if len(page) == MAX_RECORDS else None
-        for entry in page:
-            if chunk.is_full:
-                following = entry.key
-                break
-            held = context.facts.held(Handle.keepable(entry.handle))
-            if held.key != entry.key or not held.exists or not context.facts.is_responsible(held.handle):
-                continue  # what stands under another key ends that of another era
-            looked_at += 1
-            values = _handed_over(context, held, owner)
-            if values is not None:
-                chunk.add(context.draft(held, Action.UPDATE, values, held.state))
-        turned = _Turned(looked_at, len(chunk.drafts), following)
-        return Plan(lambda _: turned, tuple(chunk.drafts), reason=context.reasons[-1] if context.reasons else "")
-
-
-def _seeing_all(prefix: str) -> Demand:
-    """The right to see all names under a prefix, reserved and unpublished ones included."""
-    listing = demands.list_handles(prefix)
-    ways = (*listing.alternatives, (Membership((Role.SERVER,)),))
-    return replace(listing, alternatives=ways, reach=Reach.under(prefix, Word.TRANSFER))
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Find out what a transfer has to go through."""
-
-    what: TransferAll
-
-    def decide(self, context: Context) -> Plan[list[tuple[bytes, bytes]]]:
-        """The right to see the names together: what is refused later names them, reserved ones included."""
-        prefix, _, lead = self.what.where.partition("/")
-        checked_prefix(prefix)
-        require_identity(context, f"transfer {shown(self.what.where)}")
-        if not context.facts.is_responsible(Handle(prefix, "…")):
-            advice = f"ask the service of the prefix {shown(prefix)}, or home the prefix here"
-            raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
-        policy = context.facts.policy(prefix)
-        # Also where the policy opens the list: what is refused later names records that no list shows.
-        context.demand(_seeing_all(prefix))
-        if self.what.derived:
-            for below in namespaces(context.facts.reading):
-                if is_derived(below, prefix):
-                    context.demand(_seeing_all(below))
-        if lead and self.what.derived:
-            reason = f"{shown(self.what.where)} is no prefix, so no prefix is derived from it"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, f"transfer {shown(prefix)} as a whole", "H6")
-        checked_owner(context, self.what.to)
-        exact = policy.case is CaseRule.SENSITIVE
-        steps = [_beginning(record_key(self.what.where, exact=exact))] if lead else _steps(prefix, self.what.derived)
-        return Plan(lambda _: steps, reason=context.reasons[-1] if context.reasons else "")
-
-
-def _steps(prefix: str, derived: bool) -> list[tuple[bytes, bytes]]:
-    """The ranges of keys that are gone through for a prefix, one after the other."""
-    # Keys have folded prefixes, so all that is derived from `12345` begins with `12345.`
-    above = record_key(f"{PREFIX_OF_PREFIXES}/{prefix}")
-    names, handles = [_beginning(record_key(f"{prefix}/"))], [(above, above + b"\0")]
-    if derived:
-        names.append(_beginning(record_key(f"{prefix}.")))
-        handles.append(_beginning(record_key(f"{PREFIX_OF_PREFIXES}/{prefix}.")))
-    return [*names, *handles, *names]
-
-
-def _beginning(octets: bytes) -> tuple[bytes, bytes]:
-    """The range of keys that begin so. The last octet of UTF-8 is never the highest there is."""
-    return octets, octets[:-1] + bytes((octets[-1] + 1,))
-
-
-def _handed_over(context: Context, held: Held, owner: Admin) -> Sequence[Value] | None:
+def handed_over(context: Context, held: Held, owner: Admin) -> Sequence[Value] | None:
     """The values of a record with its new owner, if whoever asks may give it one; None if it has that one already."""
-    values = _with_owner(held, owner)
-    if ascending(values) == ascending(held.values):
+    if has_owner(held, owner):
         return None
-    context.demand(_transferring(held, values))
+    values = with_owner(held, owner)
+    context.demand(demand_transfer(held, values))
     return compose(context, held, values)
 
 
-def _transferring(held: Held, values: Sequence[Value]) -> Demand:
+def demand_transfer(held: Held, values: Sequence[Value]) -> Demand:
     """The permissions that each single change of administrators needs; never none, so that nobody is let in."""
     needed = Differences.between(held.values, values).permissions or addition(Value(1, HS_ADMIN, b""))
     return demands.on_record(f"transfer {shown(held.handle)}", needed, held.handle, Word.TRANSFER)
 
 
-def _with_owner(held: Held, owner: Admin) -> tuple[Value, ...]:
+def with_owner(held: Held, owner: Admin) -> tuple[Value, ...]:
     """A record whose only administrator is the owner, and whose only owner that is where the policy tells them apart.
 
     The value takes the place of the first administrator, with its life and who may read it.

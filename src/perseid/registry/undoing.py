@@ -44,6 +44,9 @@ KIND: Final = "undo"
 MAX_NAMED: Final = 20
 """How many records a refusal names; it says how many there are."""
 
+MAX_LATER: Final = 1_000
+"""Later changes of a record that are counted: one of them stands in the way, and somebody may have made millions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -58,30 +61,37 @@ class Obstacle:
 class InTheWay(Refused):
     """Nothing was undone, because something would be lost, or is lost already."""
 
-    def __init__(self, operation: str, obstacles: list[Obstacle]) -> None:
-        reason = f"{operation} cannot be undone: {len(obstacles):,} of its records stand in the way"
+    def __init__(self, operation: str, obstacles: list[Obstacle], count: int = 0) -> None:
+        """`count` says how many there are, if they are more than these."""
+        count = max(count, len(obstacles))
+        reason = f"{operation} cannot be undone: {count:,} of its records stand in the way"
         named = [f"{shown(each.handle)}: {each.why}" for each in obstacles[:MAX_NAMED]]
-        more = f"; and {len(obstacles) - MAX_NAMED:,} more" if len(obstacles) > MAX_NAMED else ""
+        more = f"; and {count - len(named):,} more" if count > len(named) else ""
         super().__init__(ResponseCode.INVALID_VALUE, reason, "; ".join(named) + more)
         self.obstacles = obstacles
-        """All of them."""
+        """All of them that are kept."""
 
 
 class Look:
     """What an undo is about, and what stands in its way; looked at in pieces, as it may be about millions."""
 
-    def __init__(self, registry: Registry, name: str, who: Identity) -> None:
-        """Raises `Refused` if there is no such unit that somebody may see, or it was undone already."""
-        self._registry, self._who = registry, who
+    def __init__(self, registry: Registry, name: str, who: Identity, most: int | None = None) -> None:
+        """`most` is how many obstacles are kept; all, if it is not said.
+
+        Raises `Refused` if there is no such unit that somebody may see, or it was undone already.
+        """
+        self._registry, self._who, self._most = registry, who, most
         self.meant = units.found(registry, who, name)
         """What would be undone."""
-        undos = units.Undos.of(registry)
+        undos = units.Undos.of(registry, self.meant.id)
         check_not_undone(undos, self.meant.id)
         self._running = undos.running(self.meant.id)
         self._past = _Past.of(registry.ledger.log, self.meant.id, self._running or "", undos)
         self._left = self._past.meant.newest_first()
         self.total = 0
         """How many records it is about, of those that were looked at."""
+        self.in_the_way = 0
+        """How many of these stand in its way."""
         self.obstacles: list[Obstacle] = []
 
     def go_on(self) -> bool:
@@ -90,15 +100,19 @@ class Look:
         with self._registry.facts() as facts:
             for seq in entries:
                 change = _Change.of(facts.reading, seq, self._past)
-                if change is not None:
-                    self.total += 1
-                    self.obstacles += [] if change.obstacle is None else [change.obstacle]
+                if change is None:
+                    continue
+                self.total += 1
+                if change.obstacle is not None:
+                    self.in_the_way += 1
+                    if self._most is None or len(self.obstacles) < self._most:
+                        self.obstacles.append(change.obstacle)
         return len(entries) == units.CHUNK
 
     def begin(self, door: str, note: str = "") -> Operation:
         """Begin the undo, or go on with the one that was begun; `run` does it. Raises `Refused`."""
-        if self.obstacles:
-            raise InTheWay(self.meant.id, self.obstacles)
+        if self.in_the_way:
+            raise InTheWay(self.meant.id, self.obstacles, self.in_the_way)
         log = self._registry.ledger.log
         known = None if self._running is None else operations.find(log, self._running)
         if known is not None:
@@ -147,7 +161,7 @@ def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Pro
 
 def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
     """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
-    past = _Past.of(registry.ledger.log, operation.undoes, operation.id, units.Undos.of(registry))
+    past = _Past.of(registry.ledger.log, operation.undoes, operation.id, units.Undos.of(registry, operation.undoes))
     yield Progress(operation.id, len(past.undo), operation.total)
     entries = past.meant.newest_first()
     chunk: tuple[int, ...] = ()
@@ -173,9 +187,7 @@ class _Past:
 
     @classmethod
     def of(cls, log: Log, meant: str, undo: str, undos: units.Undos) -> "_Past":
-        settled = Steps()
-        for name in undos.ended(meant):
-            settled = Steps([*settled, *operations.steps_of(log, name)])
+        settled = Steps([row for name in undos.ended(meant) for row in operations.steps_of(log, name)])
         return cls(operations.steps_of(log, meant), operations.steps_of(log, undo), settled)
 
 
@@ -186,7 +198,7 @@ class _Change:
     entry: Entry
     """The unit's first entry of the record."""
     before: Entry | None
-    """What the record was before it; None if there was none."""
+    """What the record was before it; None if there was none, or it is undone."""
     obstacle: Obstacle | None
     is_undone: bool
 
@@ -197,29 +209,33 @@ class _Change:
         if previous in past.meant:
             return None
         entry = reading.entry(seq)
-        later: list[Entry] = []
-        is_undone = False
+        later: list[int] = []
         at = reading.latest(entry.key)
         while at > seq:
-            is_undone = is_undone or at in past.undo
-            is_own = at in past.meant or at in past.undo or at in past.settled
+            if at in past.undo:
+                return cls(entry, None, None, is_undone=True)
+            is_own = at in past.meant or at in past.settled
             # A redaction erases from the past only, and leaves the record as it is.
-            if not is_own and (each := reading.entry(at)).action is not Action.REDACT:
-                later.append(each)
+            if len(later) < MAX_LATER and not is_own and reading.entry(at).action is not Action.REDACT:
+                later.append(at)
+            if len(later) == MAX_LATER and not past.undo:
+                break  # that is enough, and nothing of it can have been undone
             at = reading.previous(at)
         before = reading.entry(previous) if previous else None
-        return cls(entry, before, None if is_undone else _obstacle(entry, before, later), is_undone)
+        return cls(entry, before, _obstacle(entry, before, later), is_undone=False)
 
     @property
     def made_the_name(self) -> bool:
-        """Whether the name stood for nothing before."""
-        return self.before is None or self.before.state in (State.ABSENT, State.RESERVED)
+        """Whether the name stood for nothing before, and was to stand for something, or be reserved, after that."""
+        before = State.ABSENT if self.before is None else self.before.state
+        return before is State.ABSENT or (before is State.RESERVED and self.entry.state is not State.RESERVED)
 
 
-def _obstacle(entry: Entry, before: Entry | None, later: list[Entry]) -> Obstacle | None:
+def _obstacle(entry: Entry, before: Entry | None, later: list[int]) -> Obstacle | None:
     if later:
-        times = "" if len(later) == 1 else f", the last of {len(later):,}"
-        return Obstacle(entry.handle, later[0].seq, f"changed later, in entry {later[0].seq}{times}")
+        of = f"{len(later):,}" if len(later) < MAX_LATER else f"{MAX_LATER:,} or more"
+        times = "" if len(later) == 1 else f", the last of {of}"
+        return Obstacle(entry.handle, later[0], f"changed later, in entry {later[0]}{times}")
     if before is not None and any(slot.is_redacted for slot in before.values):
         return Obstacle(entry.handle, before.seq, f"what it held at entry {before.seq} was erased for good")
     return None
@@ -247,12 +263,10 @@ class _Step:
         reading = context.facts.reading
         steps = self.past.undo.of_now(reading, self.undo.id)
         past = replace(self.past, undo=steps)
-        chunk = units.Chunk()
-        looked_at = 0
+        chunk = units.Chunk(context.facts.spent)
         for seq in self.entries:
-            if chunk.is_full:
+            if not chunk.look():
                 break
-            looked_at += 1
             change = _Change.of(reading, seq, past)
             if change is None or change.is_undone:
                 continue
@@ -265,7 +279,7 @@ class _Step:
             chunk.add(*self._inverse(context, held, change))
         reason = (context.reasons or [""])[-1]
         drafts = tuple(chunk.drafts)
-        return Plan(lambda first: (steps.with_step(first, len(drafts)), looked_at), drafts, reason=reason)
+        return Plan(lambda first: (steps.with_step(first, len(drafts)), chunk.looked_at), drafts, reason=reason)
 
     def _inverse(self, context: Context, held: Held, change: _Change) -> tuple[Draft, ...]:
         """The entry that takes a change back; none if there is nothing to take back."""

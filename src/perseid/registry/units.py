@@ -4,7 +4,8 @@ Each step is a commit of at most `CHUNK` records, so nobody else waits for long,
 (`perseid.ledger.operations`). What was interrupted stays as far as it came, and `resume` does the rest; `undoing` takes
 back what was done, by new entries.
 
-Whoever runs the server sees all units, everybody else those that they began themselves.
+Whoever runs the server sees all units, everybody else those that they began themselves, or that were begun with a token
+of theirs. With a token one sees what was begun with that very token.
 """
 
 import secrets
@@ -17,14 +18,18 @@ import msgspec
 
 from perseid.ledger import operations
 from perseid.ledger.entry import Draft
-from perseid.ledger.operations import Operation, Undo
+from perseid.ledger.operations import Operation, Steps, Undo, Whose
+from perseid.records.value import ValueRef
 from perseid.wire.codes import ResponseCode
 
+from . import eras
+from .authorisation import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Spent
 from .demands import shown
-from .facts import Facts
-from .identity import Anonymous, Identity
+from .facts import Facts, Held
+from .identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened
+from .page_room import Room
 from .past import SEE_ALL, may
-from .registry import Registry
+from .registry import Registry, check_text
 from .results import Refused
 
 CHUNK: Final = 250
@@ -33,8 +38,10 @@ CHUNK: Final = 250
 CHUNK_OCTETS: Final = 1 << 20
 """Octets of values beyond which a commit takes no more records: some twenty milliseconds again."""
 
-MAX_LOOKED_AT: Final = 1_000
-"""Units that are looked at for one page: those that somebody may not see cost as much as the others."""
+MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
+MANY_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
+"""References, and members of groups, that one commit follows to decide who may change what, and then takes no more
+records. The limits are for each record; many of them must not be denied together what each alone is allowed."""
 
 LAST: Final = "last"
 """Means the unit that began last, of those that somebody sees."""
@@ -68,7 +75,6 @@ def begin(  # noqa: PLR0913 - what is written down
     *,
     total: int = 0,
     undoes: str = "",
-    name: str = "",
 ) -> Operation:
     """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it.
 
@@ -77,8 +83,10 @@ def begin(  # noqa: PLR0913 - what is written down
     if isinstance(who, Anonymous):
         reason = "who changes many records at once has to be known"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
+    check_text(note)
     text = msgspec.json.encode(asked).decode()
-    made = Operation(name or new_name(), kind, text, undoes, door, str(who), note, total=total)
+    maker = str(who.maker) if isinstance(who, Tokened) else ""
+    made = Operation(new_name(), kind, text, undoes, door, str(who), note, total=total, maker=maker)
     return operations.begin(registry.ledger.log, made)
 
 
@@ -99,21 +107,33 @@ def asked(operation: Operation) -> dict[str, object]:
 
 
 class Chunk:
-    """What becomes of the records of one commit."""
+    """What becomes of the records of one commit, and whether it takes more."""
 
-    def __init__(self) -> None:
+    def __init__(self, spent: Spent) -> None:
+        """`spent` is what the decision has searched so far, for rights."""
         self.drafts: list[Draft] = []
+        self.looked_at = 0
+        """How many records, or entries, it was about."""
         self._octets = 0
+        self._spent = spent
+
+    def look(self) -> bool:
+        """Whether it takes one more; the first one it always takes."""
+        if self.looked_at and self.is_full:
+            return False
+        self.looked_at += 1
+        return True
 
     def add(self, *drafts: Draft) -> None:
-        """Take one more."""
+        """What becomes of it."""
         self.drafts += drafts
         self._octets += sum([len(value.data) for draft in drafts for value in draft.values])
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more, because they are large."""
-        return self._octets >= CHUNK_OCTETS
+        """Whether it takes no more: they are large, or it takes much to find out whether they may be changed."""
+        spent = self._spent
+        return self._octets >= CHUNK_OCTETS or spent.lookups > MANY_LOOKUPS or spent.members > MANY_MEMBERS
 
 
 def told(pieces: Iterable[Progress]) -> Iterator[Progress]:
@@ -132,11 +152,7 @@ def noted(operation: Operation) -> str:
 
 def listed(registry: Registry, who: Identity) -> Iterator[Operation]:
     """The units that somebody may see, the one that began last first."""
-    with registry.facts() as facts:
-        sees_all = may(facts, who, SEE_ALL)
-    for operation in operations.newest_first(registry.ledger.log):
-        if sees_all or operation.actor == str(who):
-            yield operation
+    return operations.newest_first(registry.ledger.log, whose=_whose(registry, who))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,39 +161,51 @@ class UnitPage:
 
     items: tuple[Operation, ...]
     last: tuple[int, str] | None
-    """Where the page ended: when the last one began that was looked at, and its name; None if this is the last page."""
+    """Where the page ended: when the last one of it began, and its name; None if this is the last page."""
 
 
 def page(registry: Registry, who: Identity, before: tuple[int, str] | None, limit: int) -> UnitPage:
-    """A page of the units that somebody may see, behind where one ended. It may be short, and not the last."""
-    with registry.facts() as facts:
-        sees_all = may(facts, who, SEE_ALL)
+    """A page of the units that somebody may see, behind where one ended."""
+    room = Room(limit)
     items: list[Operation] = []
-    last: Operation | None = None
-    for looked_at, operation in enumerate(operations.newest_first(registry.ledger.log, before)):
-        if looked_at == MAX_LOOKED_AT or len(items) == limit:
-            break
-        last = operation
-        if sees_all or operation.actor == str(who):
-            items.append(operation)
-    else:
-        last = None  # it was the last of all
-    return UnitPage(tuple(items), None if last is None else (last.begun, last.id))
+    for operation in operations.newest_first(registry.ledger.log, before, _whose(registry, who), limit + 1):
+        if not room.take(len(operation.asked) + len(operation.actor) + len(operation.note)):
+            return UnitPage(tuple(items), (items[-1].begun, items[-1].id))
+        items.append(operation)
+    return UnitPage(tuple(items), None)
 
 
 def found(registry: Registry, who: Identity, name: str) -> Operation:
     """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
+    whose = _whose(registry, who)
     if name == LAST:
-        operation = next(listed(registry, who), None)
+        operation = next(operations.newest_first(registry.ledger.log, whose=whose, at_once=1), None)
     else:
-        operation = operations.find(registry.ledger.log, name)
-        with registry.facts() as facts:
-            if operation is not None and not _sees(facts, who, operation):
-                operation = None
-    if operation is None:
+        operation = operations.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
+    if operation is None or not (whose is None or whose.has(operation)):
         reason = "there is no operation yet" if name == LAST else f"there is no operation {shown(name)}"
         raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look at: perseid operations")
     return operation
+
+
+def is_own(operation: Operation, who: Identity) -> bool:
+    """Whether somebody began a unit, themselves or with a token of theirs."""
+    return Whose(str(who), _makes_tokens_as(who)).has(operation)
+
+
+def acts_for(who: Identity, other: Identity) -> bool:
+    """Whether somebody is another, or made the token that the other shows."""
+    return str(who) == str(other) or (isinstance(other, Tokened) and str(other.maker) in _makes_tokens_as(who))
+
+
+def changed_at(facts: Facts, held: Held, operation: Operation, steps: Steps) -> int:
+    """The last entry with which a unit has changed a record, whoever changed it afterwards; 0 if there is none."""
+    for entry in eras.history(facts, held) if held.seq > operation.since else ():
+        if entry.seq <= operation.since:
+            return 0
+        if entry.seq in steps:
+            return entry.seq
+    return 0
 
 
 class Undos:
@@ -193,7 +221,12 @@ class Undos:
             self._stands[name] = self.standing(name) is None
 
     @classmethod
-    def of(cls, registry: Registry) -> Self:
+    def of(cls, registry: Registry, *names: str) -> Self:
+        """What undoes some units, and what undoes that, and so on."""
+        return cls(operations.undos_of(registry.ledger.log, names) if names else ())
+
+    @classmethod
+    def all(cls, registry: Registry) -> Self:
         """All there are."""
         return cls(operations.undos(registry.ledger.log))
 
@@ -216,5 +249,16 @@ class Undos:
         return found
 
 
-def _sees(facts: Facts, who: Identity, operation: Operation) -> bool:
-    return operation.actor == str(who) or may(facts, who, SEE_ALL)
+def _whose(registry: Registry, who: Identity) -> Whose | None:
+    """Which units somebody may see; None for all."""
+    with registry.facts() as facts:
+        if may(facts, who, SEE_ALL):
+            return None
+    return Whose(str(who), _makes_tokens_as(who))
+
+
+def _makes_tokens_as(who: Identity) -> tuple[str, ...]:
+    """The names that tokens have for somebody as their maker; with a token nobody makes any."""
+    if isinstance(who, KeyHolder):
+        return (str(ValueRef(who.index, who.reference.handle)),)
+    return (str(who),) if isinstance(who, LocalOperator) else ()

@@ -186,7 +186,7 @@ def test_everybody_may_read_from_everywhere(shared: Harness) -> None:
 
 def test_scripts_may_read_the_headers_of_the_api(shared: Harness) -> None:
     origin = {"Origin": "https://a.example"}
-    assert header_of(shared.get(N0, headers=origin), "Access-Control-Expose-Headers") == "ETag,Content-Length"
+    assert header_of(shared.get(N0, headers=origin), "Access-Control-Expose-Headers") == "ETag,Link,Content-Length"
     refused = shared.put(N0, [], headers=origin)
     assert header_of(refused, "Access-Control-Expose-Headers") == "WWW-Authenticate,Content-Length"
     assert header_of(shared.get(N0), "Access-Control-Expose-Headers") is None

@@ -114,13 +114,15 @@ def test_octets_that_are_no_utf_8_are_looked_up_and_not_found(shared: Harness) -
     assert (answer.status, json_of(answer)["handle"]) == (404, f"{PREFIX}/\ufffd")
 
 
-def test_a_name_of_another_service_is_told_which_prefixes_are_here(shared: Harness) -> None:
+ELSEWHERE = "That prefix doesn't live here. Ask the service of the prefix, if the prefix is right as it is written"
+
+
+def test_a_name_of_another_service_is_not_here(shared: Harness) -> None:
     for name in ("99999/x", f"/{PREFIX}/n0"):
         answer = shared.get(f"/api/handles/{name}")
         plain = json_of(answer)
         assert (answer.status, plain["responseCode"], plain["handle"]) == (400, 301, name)
         assert plain["message"].startswith("That prefix doesn't live here")
-    assert f"served here: {PREFIX}" in json_of(shared.get("/api/handles/99999/x"))["message"]
 
 
 @pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/"])
@@ -130,11 +132,25 @@ def test_a_scheme_is_not_dropped_and_noticed(shared: Harness, before: str) -> No
     assert f"without a scheme before them here: {PREFIX}/n0" in json_of(answer)["message"]
 
 
-def test_only_prefixes_that_everybody_can_find_are_named(server: Harness) -> None:
+def test_which_prefixes_are_here_is_told_to_those_who_may_list_them(server: Harness) -> None:
+    """Whoever is refused the list does not get it as advice, at any door."""
+    somebody = Value(300, "HS_SECKEY", b"theirs", permissions=PRIVATE)
+    server.registry.do(Create(Handle.parse(f"{PREFIX}/somebody"), (somebody,)), OPERATOR, "cli")
+    unprivileged: list[dict[str, str]] = [{}, basic(f"300:{PREFIX}/somebody", "theirs")]
     for number in range(8):
         answer = server.post(f"/api/prefixes/777{number}", headers=basic())
         assert answer.status == 200
-    assert json_of(server.get("/api/handles/99999/x"))["message"].endswith(f"served here: {PREFIX}")
+    for door in ("/api/handles/99999/x", "/api/v1/handles/99999%2Fx", "/99999/x"):
+        told = [server.get(door, headers={"Accept": "application/json", **who}) for who in unprivileged]
+        for each in (*told, server.get(door)):
+            assert each.status in (400, 404)
+            assert b"served here:" not in each.body
+            assert b"777" not in each.body
+    assert json_of(server.get("/api/handles/99999/x"))["message"] == ELSEWHERE
+    administrator = json_of(server.get("/api/handles/99999/x", headers=basic()))["message"]
+    assert administrator.endswith(f"served here: {PREFIX}, 7770, 7771, 7772, 7773 and others")
+    own = json.loads(server.get("/api/v1/handles/99999%2Fx", headers=basic()).body)
+    assert own["advice"].endswith("7773 and others")
 
 
 @pytest.mark.parametrize("query", ["index=abc", "index=", "index=2147483648", "index=various", "index=1&index=x"])
@@ -416,4 +432,4 @@ def test_a_server_of_nothing_names_no_prefix() -> None:
     with harness() as server:
         assert server.delete(f"/api/prefixes/{PREFIX}", headers=basic()).status == 200
         message = json_of(server.get(N0))["message"]
-        assert message == "That prefix doesn't live here. Ask the service of the prefix"
+        assert message == ELSEWHERE

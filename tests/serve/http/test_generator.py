@@ -25,7 +25,7 @@ from perseid.registry.policy import PROFILES
 from perseid.registry.policy_keys import Who
 from perseid.serve.http import generator
 from perseid.serve.http.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
-from perseid.serve.http.generator_page import MAX_AT_ONCE
+from perseid.serve.http.generator_page import MAX_AT_ONCE, MAX_FIELD
 from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import POLICY
 from tests.serve.http.client_certificates import named
@@ -413,6 +413,28 @@ def test_what_is_written_stays_text(server: Harness) -> None:
     assert ("script", ()) not in page.shape
     values = [attributes.get("value") for tag, attributes in page.elements if tag == "input"]
     assert values.count(attack) == 4
+
+
+@pytest.mark.parametrize(("field", "called"), [("where", "prefix"), ("url", "address"), ("creator", "creator")])
+def test_nothing_is_made_of_half_of_what_was_written(server: Harness, field: str, called: str) -> None:
+    """What is too long is shown again as far as it goes, and refused: half of an address leads somewhere else."""
+    whole = {"where": "12345", "making": "mint", "url": ADDRESS}
+    given = f"{whole.get(field, '')}{'x' * (MAX_FIELD + 1)}"
+    answer = send(server, **whole | {field: given})
+    assert answer.status == 400
+    page = page_of(answer)
+    assert f"The {called} has {len(given):,} characters; {MAX_FIELD:,} are the most here." in page.text
+    filled = {attributes.get("name"): attributes.get("value") for tag, attributes in page.elements if tag == "input"}
+    assert filled[field] == given[:MAX_FIELD]
+
+
+@pytest.mark.parametrize("field", ["where", "url", "creator"])
+def test_octets_that_are_no_text_make_no_name(server: Harness, field: str) -> None:
+    fields = {"where": "12345/", "making": "mint", "count": "1", "url": ADDRESS, "creator": ""}
+    body = "&".join([f"{name}={text}{'%ED%A0%80' if name == field else ''}" for name, text in fields.items()])
+    answer = server.post("/generate", f"token={form_of(server)}&{body}", headers={**FORM, **basic()})
+    assert answer.status == 400
+    assert "no text in UTF-8" in page_of(answer).text
 
 
 def test_much_is_cut(server: Harness) -> None:

@@ -94,7 +94,7 @@ DIFFERENCES = (
         adds("Authorization, Accept-Datetime"),
     ),
     Difference(
-        one_of(REDIRECTIONS, PAGES.replace("|proxy-showurls", ""), ERROR_PAGES, "proxy-no-such-type"),
+        one_of(REDIRECTIONS, PAGES, ERROR_PAGES, "proxy-no-such-type"),
         r"header\.vary",
         "the form of an answer follows from what the client takes and the time it names, and every answer says so",
         lambda ours, _: str(ours).startswith("Accept"),
@@ -117,6 +117,14 @@ DIFFERENCES = (
     ),
     Difference(
         "get-formats", r"body\.values\.order", "values come by ascending index (5.1)", says("[1, 2, 3, 4, 5, 6, 100]")
+    ),
+    Difference(
+        one_of(
+            READ.replace("|site", ""), READ_BY_SOMEBODY, NOTHING_FOUND, BETTER_BASIC, "auth-basic-utf8-colon-secret"
+        ),
+        r"header\.link\.<.*",
+        "a record says where its past is to be had: at the same address",
+        adds(r'<https://hdl\.example\.org/api/handles/.*>; rel="original timegate"'),
     ),
     # Who asks
     Difference(
@@ -157,10 +165,16 @@ DIFFERENCES = (
         "locations that cannot be read do not hide the URL beside them",
     ),
     Difference(
-        one_of(REDIRECTIONS.replace("|proxy-alias", ""), "proxy-noredirect", "proxy-type"),
+        one_of(REDIRECTIONS, PAGES, "proxy-alias-loop", "proxy-no-such-type"),
         r"header\.link\.<.*",
         "a name is linked with its past, its other forms, and what its record says of it",
         adds(r"<.*>; rel=.*"),
+    ),
+    Difference(
+        "post-native",
+        r"header\.link\.<.*",
+        "the server's own pages have no past that could be asked for",
+        adds(r'<http://mementoweb\.org/terms/donotnegotiate>; rel="type"'),
     ),
     Difference("proxy-link-headers", r"header\.x-extra", "a record may add headers of a few names only", says(ABSENT)),
 )

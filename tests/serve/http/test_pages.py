@@ -128,6 +128,8 @@ def test_the_front_page_tells_the_declared_forms(server: Harness) -> None:
         "noredirect",
     ]
     assert page_of(server.get("/hdl/")).text == front.text
+    assert "/generate" in front.links, "who needs a new name looks here"
+    assert "/generate" in page_of(server.get("/help.html")).links
 
 
 def test_the_declared_forms_for_programs(server: Harness) -> None:

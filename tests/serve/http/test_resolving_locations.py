@@ -236,6 +236,7 @@ NOT_FOR_RECORDS = (
     '; rel=""',
     "; rel=stylesheet",
     "; rel=item; rel=stylesheet",
+    "; rel=item; rel=up",
     '; rel="item stylesheet"',
     '; rel="STYLESHEET"',
     "; rel=preload; as=script",

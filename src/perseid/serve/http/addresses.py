@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from perseid.names import KNOWN_RESOLVERS, Resolver
-from perseid.registry.links import LINK_FORMAT, LINKSET_JSON
+from perseid.registry.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
 from perseid.registry.meaning import Form
 from perseid.registry.memento import Addresses
 from perseid.registry.time_maps import JSON
@@ -31,8 +31,13 @@ TIME_MAP_FORMS: Final[Mapping[str, str]] = {"link": LINK_FORMAT, "json": JSON}
 """What stands in the path of a TimeMap, and the media type that it means."""
 
 MAX_SIGNPOSTED: Final = 256
-"""Characters of the longest name, encoded, whose redirections carry links: they repeat it three times, and servers on
-the way have room for 4 to 8 KiB of headers. Nearly all names have fewer than a hundred."""
+"""Characters of the longest name, encoded, whose redirections carry all of their links: they repeat it three times, and
+servers on the way have room for 4 to 8 KiB of headers. Those of longer ones have the first only, which RFC 7089
+demands. Nearly all names have fewer than a hundred."""
+
+MAX_LINK_OCTETS: Final = 2_048
+"""Octets of all links to versions in headers: half of what all links may have. A name so long that not even the first
+of them fits has none."""
 
 
 def resolver_of(settings: HttpSettings) -> Resolver:
@@ -91,19 +96,30 @@ def time_map_of(name: str, settings: HttpSettings, media_type: str, before: int 
     return address if before is None else f"{address}?before={before}"
 
 
-def links_of_redirection(name: str, settings: HttpSettings) -> str | None:
+def links_of_redirection(name: str, settings: HttpSettings, *, with_map: bool = True) -> str | None:
     """The links that go with a redirection, as one header: to the past of the name, and to all other links.
 
-    The rest is in the linkset. A redirection is what is asked for most, and should stay small.
+    The rest is in the linkset. A redirection is what is asked for most, and should stay small. Without a TimeMap for a
+    name that has none.
     """
-    written = encoded(name)
-    if not settings.public_url or len(written) > MAX_SIGNPOSTED:
+    if not settings.public_url:
         return None
-    return written.join(link_pieces(path_to(name, settings).removesuffix(written), settings))
+    original, is_short = about(name, settings), len(encoded(name)) <= MAX_SIGNPOSTED
+    if len(original) > MAX_LINK_OCTETS:
+        return None
+    found = [Link(original, "original timegate")]
+    if is_short and with_map:
+        found.append(Link(time_map_of(name, settings, LINK_FORMAT), "timemap", type=LINK_FORMAT))
+    if is_short:
+        linkset = about(name, settings, f"action={Action.LINKSET_JSON.value}")
+        found.append(Link(linkset, "linkset", type=LINKSET_JSON))
+    return ", ".join(header_values(found))
 
 
 def link_pieces(path: str, settings: HttpSettings) -> tuple[str, ...]:
-    """What stands before, between and behind the name in that header; `path` is what stands before it in a path."""
+    """What stands before, between and behind the name in that header, for whoever puts it together without looking at
+    the name; `path` is what stands before it in a path.
+    """
     original, time_map = f"{settings.public_url}{path}", f"{settings.public_url}/{TIME_MAPS}/link/"
     return (
         f"<{original}",

@@ -16,7 +16,7 @@ from perseid.records.value import Value
 from perseid.registry.context import Context, Operation
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.minting import MustWait
-from perseid.registry.results import Refused
+from perseid.registry.results import Referred, Refused
 from perseid.serve.native_deciding import Guarded, Read, Unkeepable, keepable, patiently
 from perseid.serve.native_failures import NOT_PRIMARY
 from perseid.serve.native_identity import KeyGone
@@ -89,9 +89,13 @@ class Call:
 
     async def look(self, operation: Operation[T], about: str = "") -> T:
         """Carry out an operation that changes nothing."""
+        return await self.told(operation, about, lambda found: found)
+
+    async def told(self, operation: Operation[T], about: str, tell: Callable[[T], R]) -> R:
+        """The same, and what `tell` makes of it: in the same thread, after the ledger has been let go of."""
         registry, who = self.asking.place.registry, self.who
         guarded = Guarded(Explaining(operation, about), self.identified.guard, self.refers)
-        return await self.asking.do(Kind.READ, lambda: registry.do(guarded, who, DOOR))
+        return await self.asking.do(Kind.READ, lambda: tell(registry.do(guarded, who, DOOR)))
 
     async def change(self, make: Callable[[int | None], Operation[T]], about: str = "", note: str = "") -> T:
         """Carry out an operation that may change something; `make` is as in `Asked`."""
@@ -146,8 +150,11 @@ class Call:
         """The answer that something gives, or that it was refused, with the name that it was about."""
         try:
             return await work
+        except Referred as problem:
+            referred = problem
         except Exception as problem:  # noqa: BLE001 - somebody waits for an answer
             return self.refused(problem, echo)
+        return await self.written(referred.values, lambda: self.refused(referred, echo))
 
     def refused(self, problem: Exception, echo: str | None) -> Response:
         """The answer where something was not done."""

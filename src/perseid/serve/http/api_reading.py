@@ -6,7 +6,7 @@ What a name was at another time is a matter of `api_past`; what may have been me
 those who ask with `suggest`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.names.characters import fold
@@ -17,6 +17,7 @@ from perseid.registry import demands
 from perseid.registry.conditions import entry_tag, public_tag
 from perseid.registry.context import Context
 from perseid.registry.facts import SITE_PREFIX
+from perseid.registry.memento import Around
 from perseid.registry.resolving import Query, resolve
 from perseid.registry.results import Refused, Resolved
 from perseid.serve.native_deciding import Unkeepable
@@ -30,6 +31,7 @@ from .messages import HeaderList, Response
 from .methods import READING
 from .suggested import ABOUT, suggested
 from .targets import Name
+from .travelling import versions_at
 
 NOT_MODIFIED: Final = 304
 
@@ -50,6 +52,16 @@ class Found:
     values: tuple[Value, ...]
     tag: str
     """Empty for what is never in the same state again."""
+    has_past: bool = True
+    """Whether it can be asked for as it was."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found out about a name that is not there."""
+
+    versions: Around | None = None
+    """Those that there were, if everybody may know of them."""
 
 
 async def answer(call: Call, name: Name) -> Response:
@@ -61,6 +73,7 @@ async def _answer(call: Call, name: Name) -> Response:
     parameters = call.parameters
     indexes, types = tuple(parameters.numbers("index")), tuple(parameters.all("type"))
     public_only = parameters.flag("publicOnly", absent=call.is_anonymous)
+    seen = _Seen()
     try:
         if fold(name.text) == f"{SITE_PREFIX}/{STATUS}":
             found = await call.read(lambda context: _status(call, context, indexes, types, public_only=public_only))
@@ -70,16 +83,13 @@ async def _answer(call: Call, name: Name) -> Response:
                 return await api_past.answer(call, name, Query(asked, types, indexes, public_only, call.refers))
             found = await call.look(asked, full_name(name.text))
         else:
-            found = await _found(call, name, indexes, types, public_only=public_only)
+            found = await _found(call, name, indexes, types, seen, public_only=public_only)
     except Refused as refused:
-        if refused.code in ABOUT and call.parameters.flag("suggest"):
-            return await _suggesting(call, name, _advised(refused, call))
-        if refused.code != ResponseCode.VALUES_NOT_FOUND:
-            raise _advised(refused, call) from refused
-        plain = {"responseCode": int(refused.code), "values": [], "handle": name.text}
-        return call.answer(plain, headers=_kept_for(call, ()), name=name.text)
+        return await _nothing(call, name, refused, seen)
     is_tagged = _is_get(call) and found.tag != ""
     headers = (*_kept_for(call, found.values), *((entity_tags.header(found.tag),) if is_tagged else ()))
+    if found.has_past:
+        headers = (*headers, *api_past.gate_headers(call, name))
     if is_tagged and entity_tags.is_known(call.request, found.tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
 
@@ -91,8 +101,22 @@ async def _answer(call: Call, name: Name) -> Response:
     return await call.written(found.values, write)
 
 
+async def _nothing(call: Call, name: Name, refused: Refused, seen: _Seen) -> Response:
+    """What is answered where there is nothing to give."""
+    gone = api_past.gone_headers(call, seen.versions)
+    if refused.code in ABOUT and call.parameters.flag("suggest"):
+        return await _suggesting(call, name, _advised(refused, call), gone)
+    if gone:
+        failure = failure_of(_advised(refused, call), call.asking)
+        return call.failed(replace(failure, headers=(*failure.headers, *gone)), name.text)
+    if refused.code != ResponseCode.VALUES_NOT_FOUND:
+        raise _advised(refused, call) from refused
+    headers = (*_kept_for(call, ()), *api_past.gate_headers(call, name))
+    return call.answer(api_past.empty(name), headers=headers, name=name.text)
+
+
 async def _found(
-    call: Call, name: Name, indexes: tuple[int, ...], types: tuple[str, ...], *, public_only: bool
+    call: Call, name: Name, indexes: tuple[int, ...], types: tuple[str, ...], seen: _Seen, *, public_only: bool
 ) -> Found:
     handle = call.handle(name)
     if isinstance(handle, Unkeepable):
@@ -101,18 +125,24 @@ async def _found(
     shows_all = not public_only and not call.is_anonymous
 
     def read(context: Context) -> Found:
-        resolved = resolve(query, context)
+        try:
+            resolved = resolve(query, context)
+        except Refused as refused:
+            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_get(call):
+                seen.versions = versions_at(context.facts, handle, context.facts.reading.size)
+            raise
         return Found(resolved.values, _tag(context, resolved, shows_all=shows_all))
 
     return await call.read(read, full_name(name.text))
 
 
-async def _suggesting(call: Call, name: Name, refused: Refused) -> Response:
+async def _suggesting(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
     """That there is no such name, with names that may have been meant; for those who ask for them."""
     failure = failure_of(refused, call.asking)
     plain = json_answers.refusal(failure.code, failure.message, name.text)
     found = await suggested(call.asking, name.text)
-    return call.answer(plain | (found.to_json() if found else {}), failure.status, name=name.text)
+    plain |= found.to_json() if found else {}
+    return call.answer(plain, failure.status, (NO_STORE, *headers), name=name.text)
 
 
 def _tag(context: Context, resolved: Resolved, *, shows_all: bool) -> str:
@@ -133,7 +163,7 @@ def _status(
     values = select(status_values(call.asking.place.registry), indexes, types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
-    return Found(values, "")
+    return Found(values, "", has_past=False)
 
 
 def _advised(refused: Refused, call: Call) -> Refused:

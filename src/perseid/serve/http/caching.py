@@ -60,21 +60,30 @@ def age_headers(
     )
 
 
-def tagged(request: Request, response: Response) -> Response:
-    """The answer with a tag; or the word that the client's is still good, if it showed the same."""
-    if response.status != 200 or next(response.values("etag"), None):
-        return response  # conditions count where all is well only
-    tag = tag_of(response)
+def tagged(request: Request, response: Response, tag: str = "") -> Response:
+    """The answer with a tag; or the word that the client's is still good, if it showed the same.
+
+    `tag` is what follows from its octets, where that is known already. Of a long answer it is made by `long_answers`.
+    """
+    if not wants_tag(response):
+        return response
+    tag = tag or tag_of(next(response.values("content-type"), ""), response.body)
     if request.method in READING and is_known(request, tag):
         kept = tuple([each for each in response.headers if each[0].lower() in _OF_304])
         return Response(304, (*kept, header(tag)), code=response.code, name=response.name, who=response.who)
     return response.with_headers(header(tag))
 
 
-def tag_of(response: Response) -> str:
+def wants_tag(response: Response) -> bool:
+    """Whether an answer gets the tag of its octets: conditions count where all is well only, and some have another."""
+    return response.status == 200 and next(response.values("etag"), None) is None
+
+
+def tag_of(type_: str, octets: bytes) -> str:
     """The tag of an answer: of its octets and their type."""
-    type_ = next(response.values("content-type"), "")
-    return hashlib.sha256(type_.encode("latin-1") + b"\0" + response.body).hexdigest()[:_TAG_DIGITS]
+    digest = hashlib.sha256(type_.encode("latin-1") + b"\0")
+    digest.update(octets)
+    return digest.hexdigest()[:_TAG_DIGITS]
 
 
 def _remaining(value: Value, now: int) -> int:

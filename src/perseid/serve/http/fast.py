@@ -32,7 +32,7 @@ from perseid.serve.answering import MAX_LEVELS, MAX_PLAIN, Settings
 from perseid.serve.selecting import NotUnderstood, read_lengths
 
 from . import json_answers
-from .addresses import MAX_SIGNPOSTED, link_pieces
+from .addresses import API, MAX_SIGNPOSTED, link_pieces
 from .api_reading import NO_CACHE, VARIES
 from .caching import MAX_AGE
 from .entity_tags import header
@@ -56,6 +56,7 @@ _PATH: Final = re.compile(rb"/(?:(api/handles)/|([A-Za-z]+)/)?(([1-9][0-9A-Za-z.
 _AUTHORITY: Final = rb"://[A-Za-z0-9._~-]+(?::[0-9]*)?"
 _REST: Final = rb"(?:[/?#][A-Za-z0-9\-._~!$()*,:@/;=+&'?#\[\]%]*)?"
 _ESCAPED: Final = re.compile(rb"[&']")  # what may stand in such a URL and must not in a page
+_WRITTEN_OTHERWISE: Final = re.compile(rb"&|/\.{0,2}(?:/|\Z)")  # in a name: what links to its record at the API escape
 
 _CONDITIONS: Final = frozenset(
     ("accept-datetime", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range")
@@ -116,6 +117,10 @@ class Fast:
         self._leading: dict[bytes, _Stamp] = {}
         pieces = link_pieces("/" if settings.bare else f"/{SEGMENT}/", settings) if settings.public_url else ()
         self._links = [piece.encode() for piece in pieces]
+        self._gate = f"<{settings.public_url}{API}".encode() if settings.public_url else b""
+        linked: HeaderList = (("Link", _MARKS[3]),) if self._gate else ()
+        self._kept_record = _record_template(("Cache-Control", f"public, max-age={_MARKS[0]}"), linked)
+        self._unkept_record = _record_template(("Cache-Control", NO_CACHE), linked)
         self._redirection = _template(
             Response(
                 settings.redirect_status,
@@ -159,6 +164,8 @@ class Fast:
     # Answers
 
     def _record(self, prefix: bytes, name: bytes, *, whole: bool) -> bytes | None:
+        if len(name) > MAX_SIGNPOSTED or _WRITTEN_OTHERWISE.search(name):
+            return None
         about, items, _ = self._view.get_pair_stamped(prefix, name)
         if items is None or about is None or not (about == self._plain.get(prefix) or self._is_plain(prefix, about)):
             return None
@@ -169,11 +176,12 @@ class Fast:
         now = self._time()
         body, least = record_json(name, items, at, lengths, int(now))
         tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
+        link = (b'%b%b>; rel="original timegate"' % (self._gate, name),) if self._gate else ()
         date, length = _date(int(now)), b"%d" % len(body)
         if least is None:
-            head = _UNKEPT_RECORD % (tag, date, length)
+            head = self._unkept_record % (tag, *link, date, length)
         else:
-            head = _KEPT_RECORD % (b"%d" % least, tag, date, length)
+            head = self._kept_record % (b"%d" % least, tag, *link, date, length)
         return head + body if whole else head
 
     def _redirect(self, prefix: bytes, name: bytes, *, whole: bool) -> bytes | None:
@@ -320,10 +328,6 @@ def _template(response: Response, path: bytes) -> bytes:
     return octets.replace(b"%", b"%%").replace(b"\0", b"%b")
 
 
-def _record_template(*age: tuple[str, str]) -> bytes:
-    headers: HeaderList = (*age, header(_MARKS[1]), json_answers.PLAIN.content_type)
+def _record_template(age: tuple[str, str], links: HeaderList) -> bytes:
+    headers: HeaderList = (age, VARIES, header(_MARKS[1]), *links, json_answers.PLAIN.content_type)
     return _template(Response(200, headers), b"/api/handles/1/x")
-
-
-_KEPT_RECORD: Final = _record_template(("Cache-Control", f"public, max-age={_MARKS[0]}"), VARIES)
-_UNKEPT_RECORD: Final = _record_template(("Cache-Control", NO_CACHE), VARIES)

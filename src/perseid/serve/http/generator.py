@@ -135,6 +135,8 @@ class _Opened:
 
     def _wanted(self, filled: Filled) -> "_Wanted":
         """What the form asks for; raises `Malformed` for what the page can tell by itself."""
+        if filled.fault:
+            raise Malformed(filled.fault)
         if not filled.where:
             raise Malformed("write under which prefix the names shall be")
         count = filled.number

@@ -23,11 +23,14 @@ MAX_AT_ONCE: Final = 100
 """Names that the page makes at once: as many as somebody copies by hand."""
 
 MAX_FIELD: Final = 2_048
-"""Characters of one field that are looked at: the longest name, and the longest address that every browser takes."""
+"""Characters of one field: the longest name, and the longest address that every browser takes. More is refused, for
+what is cut means something else."""
 
 TITLE: Final = "Make new names"
 
 _NUMBER: Final = re.compile("[0-9]{1,6}")
+_FIELDS: Final = {"where": "prefix", "count": "number of names", "url": "address", "creator": "creator"}
+_UNREADABLE: Final = "\ufffd"  # what stands for octets that are no text
 _MAKINGS: Final = {making.value: making for making in Making}
 _DONE: Final = {
     Making.MINT: "minted: the names lead to the address from now on",
@@ -46,15 +49,17 @@ class Filled:
     count: str = "1"
     url: str = ""
     creator: str = ""
+    fault: str = ""
+    """Why it cannot be taken as it was sent; empty if it can."""
 
     @classmethod
     def of(cls, form: Parameters) -> Self:
-        """The fields of a form that was sent."""
-
-        def said(name: str) -> str:
-            return (form.first(name) or "").strip()[:MAX_FIELD]
-
-        return cls(said("where"), _MAKINGS.get(said("making")), said("count"), said("url"), said("creator"))
+        """The fields of a form that was sent, as far as they can be shown again."""
+        texts = {name: (form.first(name) or "").strip() for name in _FIELDS}
+        faults = [_fault(name, text) for name, text in texts.items()]
+        making = _MAKINGS.get((form.first("making") or "").strip())
+        shown = {name: text[:MAX_FIELD] for name, text in texts.items()}
+        return cls(making=making, fault=next(filter(None, faults), ""), **shown)
 
     @property
     def number(self) -> int | None:
@@ -81,6 +86,13 @@ class Form:
     filled: Filled
     problem: str
     """What was wrong with the last one; empty if nothing was."""
+
+
+def _fault(name: str, text: str) -> str:
+    """Why a field cannot be taken as it was sent; empty if it can."""
+    if len(text) > MAX_FIELD:
+        return f"the {_FIELDS[name]} has {len(text):,} characters; {MAX_FIELD:,} are the most here"
+    return f"the {_FIELDS[name]} holds something that is no text in UTF-8" if _UNREADABLE in text else ""
 
 
 def introduction(settings: HttpSettings) -> Response:

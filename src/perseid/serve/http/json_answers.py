@@ -13,6 +13,7 @@ import msgspec
 
 from perseid.records.plain import JsonObject
 from perseid.records.value import Value
+from perseid.registry.page_room import octets_of
 from perseid.wire.codes import ResponseCode
 
 from .messages import HeaderList, Response
@@ -24,9 +25,8 @@ SCRIPT: Final = "application/javascript;charset=utf-8"
 INDENT: Final = 2
 
 MAX_AT_ONCE: Final = 16_384
-OF_VALUE: Final = 128
-"""Octets of values that are written as JSON in the event loop, where others wait meanwhile, and how many each counts
-besides its data: some milliseconds, whatever they are."""
+"""Octets of values, as `page_room` counts them, that are written as JSON in the event loop, where others wait
+meanwhile: some milliseconds, whatever they are."""
 
 _LINE_ENDS: Final = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 _SIGNS: Final = "_$"
@@ -76,7 +76,7 @@ def encoded(plain: object, *, pretty: bool = False) -> bytes:
 
 def is_small(values: Sequence[Value]) -> bool:
     """Whether values are written so soon that nobody needs to have it done elsewhere."""
-    return sum(len(value.data) for value in values) + OF_VALUE * len(values) <= MAX_AT_ONCE
+    return octets_of(values) <= MAX_AT_ONCE
 
 
 def function_name(text: str) -> str:

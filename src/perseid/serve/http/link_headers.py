@@ -108,7 +108,9 @@ def _lines(handle: Handle, record: list[Value], schemes: Collection[str]) -> Ite
 
 
 def _may_link(content: str, schemes: Collection[str]) -> bool:
-    """Whether every link of a `Link` line may go out: what cannot be read to its end may not."""
+    """Whether every link of a `Link` line may go out: what cannot be read to its end may not, nor what names its
+    relation twice, which is not one (RFC 8288, section 3.3).
+    """
     at = 0
     while True:
         target = _TARGET.match(content, at)
@@ -124,7 +126,7 @@ def _may_link(content: str, schemes: Collection[str]) -> bool:
                     return False
             elif name == "anchor" and not _may_target(text, schemes):
                 return False
-        if not relations:
+        if relations != 1:
             return False
         if not content[at:].strip(" \t"):
             return True

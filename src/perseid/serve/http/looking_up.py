@@ -55,7 +55,7 @@ from perseid.wire.partition import server_for
 
 from .asking import DOOR, Place
 from .paths import Named
-from .travelling import entry_for, versions_at
+from .travelling import entry_for, entry_of_alias, versions_at
 
 MAX_ALIASES: Final = 20
 """How many aliases are followed, as deployed resolvers do."""
@@ -117,6 +117,8 @@ class Found:
     """The names that led here, the one asked for first; empty if it was this one."""
     used: tuple[Value, ...]
     """All values that the answer rests on."""
+    first: Resolved
+    """What the name that was asked for stands for itself: an alias, or the same as `resolved`."""
     tomb: Tomb | None = None
 
     @property
@@ -145,6 +147,20 @@ class Lost(Exception):
         self.space = Space() if space is None else space
         self.is_circle = is_circle
         """Whether aliases led in a circle, or too far."""
+        self.first: Resolved | None = None
+        """The alias that was asked for, if there is one; the name at which it ended is another one then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiated:
+    """Where somebody is led who asks for a time."""
+
+    name: str
+    handle: Handle
+    seq: int
+    """The entry."""
+    versions: Around | None
+    """The versions around that time; None if the name has none of its own."""
 
 
 @dataclass(slots=True)
@@ -163,16 +179,26 @@ class Reading:
 
     def find(self, named: Named, selection: Selection) -> Found:
         """What a name stands for. Raises `Lost`."""
+        first: list[Resolved] = []
+        try:
+            return self._find(named, selection, first)
+        except Lost as lost:
+            lost.first = first[0] if first else None
+            raise
+
+    def _find(self, named: Named, selection: Selection, found: list[Resolved]) -> Found:
+        """The same; what was found on the way is added to `found`."""
         name = self._meant(named, selection)
         aliases: list[str] = []
         met: set[bytes] = set()
         while True:
             handle = self._handle(name, tuple(aliases))
             resolved, tomb = self._resolved(handle, name, selection, tuple(aliases))
+            found.append(resolved)
             self._used += resolved.values
             target = self._alias(resolved) if selection.follow and tomb is None else None
             if target is None:
-                return Found(name, resolved, tuple(aliases), tuple(self._used), tomb)
+                return Found(name, resolved, tuple(aliases), tuple(self._used), found[0], tomb)
             key = self.facts.held(handle).key
             if key in met or len(aliases) >= MAX_ALIASES:
                 reason = f"{shown(name)} is one alias too many: they lead in a circle, or further than {MAX_ALIASES}"
@@ -207,28 +233,32 @@ class Reading:
         """The policy of the namespace of a name."""
         return self.facts.held(found.resolved.handle).policy
 
-    def versions(self, found: Found) -> Around | None:
+    def versions(self, resolved: Resolved) -> Around | None:
         """The version that was found, and those around it; None where nobody asked for the past."""
-        if self.at is None or found.resolved.by_template:
+        if self.at is None or resolved.by_template:
             return None
-        handle = found.resolved.handle
+        handle = resolved.handle
         if str(handle) not in self._versions:
             self._versions[str(handle)] = versions_at(self.facts, handle, self.at)
         return self._versions[str(handle)]
 
     def versions_of(self, lost: "Lost") -> Around | None:
-        """The versions around the moment at which there was no such name; None if there never was one."""
+        """The versions around the moment, or now, where there is no such name; None if there never was one."""
         handle = Handle.for_lookup(Named(lost.name).handle)
-        return None if self.at is None or handle is None else versions_at(self.facts, handle, self.at)
+        at = self.facts.reading.size if self.at is None else self.at
+        return None if handle is None else versions_at(self.facts, handle, at)
 
-    def negotiated(self, named: Named, selection: Selection, seconds: int) -> tuple[str, int, Around | None]:
-        """The name that is meant, the entry that it is led to for a time, and the versions around it. Raises `Lost`."""
+    def negotiated(self, named: Named, selection: Selection, seconds: int) -> Negotiated:
+        """Where somebody is led who asks for a time. Raises `Lost`."""
         name = self._meant(named, selection)
         handle = self._handle(name, ())
         try:
-            return name, *entry_for(Context(self.facts, Anonymous(), DOOR, self.now), handle, seconds)
+            seq, versions = entry_for(Context(self.facts, Anonymous(), DOOR, self.now), handle, seconds)
         except Refused as refused:
             raise Lost(refused, name, (), self._space_of(handle, refused)) from refused
+        if versions is not None and selection.follow:
+            seq = entry_of_alias(self.facts, handle, versions.memento.seq, seconds)
+        return Negotiated(name, handle, seq, versions)
 
     def space(self, handle: Handle) -> Space:
         """What is known of the namespace of a name; that of a derived prefix inherits what it does not say."""

@@ -54,8 +54,8 @@ PARAMETERS: Final = (
 )
 
 
-def answer(path: str, settings: HttpSettings) -> Response | None:
-    """One of the server's own pages; None if there is no such page."""
+def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
+    """One of the server's own pages; None if there is no such page. `server` is as in `docs_pages.answer`."""
     match path:
         case "":
             api = f"{settings.public_url}{API}"
@@ -78,7 +78,7 @@ def answer(path: str, settings: HttpSettings) -> Response | None:
         case "favicon.ico":
             return _file(path)
     name = path.removeprefix("static/")
-    return _file(name) if name != path and name in STATIC else docs_pages.answer(path, settings)
+    return _file(name) if name != path and name in STATIC else docs_pages.answer(path, settings, server)
 
 
 def declaration(settings: HttpSettings) -> JsonObject:

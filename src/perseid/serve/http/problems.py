@@ -4,6 +4,7 @@ The words of deployed resolvers stand where somebody may look for them: the titl
 you requested` and `cannot be found`, by which a program knows that it has reached a resolver.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,6 @@ from perseid.registry.suggesting import Standing, Suggestion, Suggestions
 from perseid.wire.codes import ResponseCode
 
 from . import json_answers
-from .addresses import addresses_of
 from .failures import status_of
 from .looking_up import CHAIN_TOO_LONG, MAX_ALIASES, Lost, Space
 from .messages import HeaderList, Response
@@ -24,7 +24,7 @@ from .negotiation import VARIES, VARIES_IN_THE_PAST, Accepted
 from .pages import NOTHING, Piece, mail, page, visible
 from .paths import path_to
 from .settings import SEGMENT, HttpSettings
-from .travelling import AT, memento_json, past_links
+from .travelling import AT, memento_json
 
 REQUESTED: Final = "The handle you requested,"
 NOT_FOUND: Final = ", cannot be found."
@@ -69,7 +69,9 @@ class Problem:
     more: JsonObject | None = None
     """What programs are told besides."""
     past: bool = False
-    """Whether it is about a moment of the past."""
+    """Whether it is about a moment of the past, so that the time which a header names does not count."""
+    then: tuple[Piece, ...] = ()
+    """What there was at other times."""
 
 
 def answer(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Response:
@@ -89,7 +91,7 @@ def answer(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Resp
         before=problem.before,
         behind=problem.behind,
         sentences=[visible(sentence) for sentence in problem.sentences],
-        hints=problem.hints,
+        hints=(*problem.hints, *problem.then),
         meant=problem.meant,
         contact=mail(problem.contact, settings) if problem.contact else NOTHING,
         searchable=problem.searchable,
@@ -142,7 +144,7 @@ def with_suggestions(problem: Problem, found: Suggestions | None, settings: Http
     if prefix is not None and (problem.status == 404 or prefix.standing is Standing.DERIVED):
         sentences = (*sentences, _sentence(prefix.why))
     meant = tuple([_meant(each, settings) for each in found.suggestions])
-    return replace(problem, sentences=sentences, hints=(), meant=meant, more=found.to_json())
+    return replace(problem, sentences=sentences, hints=(), meant=meant, more=(problem.more or {}) | found.to_json())
 
 
 def _meant(suggestion: Suggestion, settings: HttpSettings) -> Meant:
@@ -171,11 +173,22 @@ def not_then(problem: Lost, found: Around | None, at: int, settings: HttpSetting
     else:
         sentence = f"There was no such name any more at that moment. Its last version before is of {_time(version)}."
         listed = {"previous": version} | ({} if found.next is None else {"next": found.next})
+    return _with_versions(replace(said, sentences=(*by_way, sentence)), listed, settings)
+
+
+def deleted(problem: Problem, found: Around, settings: HttpSettings) -> Problem:
+    """The same of a name that is not there any more, with the last version that there was."""
+    sentence = f"There was such a name. Its last version is of {_time(found.last)}."
+    said = replace(problem, sentences=(*problem.sentences, sentence))
+    return _with_versions(said, {"previous": found.last}, settings)
+
+
+def _with_versions(problem: Problem, listed: Mapping[str, Memento], settings: HttpSettings) -> Problem:
+    """The same with links to versions, and what programs are told of them."""
+    address = path_to(problem.name, settings)
+    then = [Piece(f"As it was on {_time(each)}", f"{address}?{AT}={each.seq}&noredirect") for each in listed.values()]
     more: JsonObject = {label: memento_json(each) for label, each in listed.items()}
-    address = path_to(name, settings)
-    hints = [Piece(f"As it was on {_time(each)}", f"{address}?{AT}={each.seq}&noredirect") for each in listed.values()]
-    headers = (*said.headers, *past_links(found, addresses_of(str(found.handle), settings)))
-    return replace(said, sentences=(*by_way, sentence), hints=tuple(hints), more=more, headers=headers)
+    return replace(problem, then=tuple(then), more=(problem.more or {}) | more)
 
 
 def _time(version: Memento) -> str:

@@ -154,9 +154,10 @@ def vary(candidates: Candidates, accepted: Accepted, *, past: bool = False) -> s
     return ", ".join(found)
 
 
-def alias_redirect(location: str, age: HeaderList, name: str, *, past: bool) -> Response:
+def alias_redirect(location: str, age: HeaderList, name: str, signposts: HeaderList, *, past: bool) -> Response:
     """The answer that tells a client the name that the one it asked for is an alias of."""
-    headers: HeaderList = (("Location", location), *age, ("Vary", VARIES_IN_THE_PAST if past else VARIES))
+    varies = ("Vary", VARIES_IN_THE_PAST if past else VARIES)
+    headers: HeaderList = (("Location", location), *age, varies, *signposts)
     return Response(301, headers, code=ResponseCode.SUCCESS, name=name)
 
 

@@ -15,18 +15,22 @@ from urllib.parse import quote, urlencode
 
 from perseid.records.location_choice import read_address, read_wish
 from perseid.records.location_lists import Candidates
+from perseid.registry.memento import Around
+from perseid.registry.results import Refused
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import api, generator, own_pages, problems, signposts, time_map, travelling
 from .addresses import API, addresses_of
 from .asking import Asking
-from .caching import age_headers, least_ttl, tagged
+from .caching import age_headers, least_ttl
 from .failures import failure_of
 from .location_pages import as_xml, explained
+from .long_answers import tagged
 from .looking_up import Found, Lost, Reading, Selection
 from .messages import HeaderList, Request, Response
 from .negotiation import HTML, JSON, VARIES, VARIES_IN_THE_PAST, Accepted, Wish, read_accept, read_languages, wishes
+from .origins import address_asked
 from .pages import POLICY, linked, page, visible
 from .parameters import FORMS, MAX_FORM, Action, action_of, indexes_of, read_query, rest_of
 from .paths import GENERATOR, TIME_MAPS, Named, Own, address_of, locate, path_to, percent_encoded_query, typed
@@ -47,6 +51,9 @@ _INSISTING: Final = ("locatt", "urlappend", "redirectionHeaders")
 _PASSED_ON: Final = ("type", "index", "auth", AT)
 _FROM_PAGE: Final = "page"
 """The field by which our own form is known."""
+
+_ABOUT_TIMES: Final = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
+"""What is said of a name that may have been there at another time."""
 
 _RANDOM_OCTETS: Final = 6  # as many as a number with a fraction holds exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
@@ -99,7 +106,7 @@ async def answer(asking: Asking) -> Response:
     """The answer to a request for a name, or for one of the server's own pages."""
     settings, accepted = asking.place.settings, read_accept(asking.request.all("accept"))
     try:
-        return tagged(asking.request, await _answer(asking, accepted))
+        return await tagged(asking, await _answer(asking, accepted))
     except Malformed as problem:
         said = problems.malformed(problem.message, problem.status)
     except Exception as problem:  # noqa: BLE001 - whatever it is, it becomes a page
@@ -115,15 +122,25 @@ async def _answer(asking: Asking, accepted: Accepted) -> Response:
     if located == Own("") and form is not None:
         located = typed(form.first(_FIELD) or "", settings) or located
     if isinstance(located, Named):
-        return await _about_name(asking, _asked(request, located, form or Parameters(), accepted))
+        try:
+            asked = _asked(request, located, form or Parameters(), accepted)
+        except Refused as refused:  # its time cannot be read, and it is a TimeGate all the same (RFC 7089, 4.5.3)
+            failure, links = failure_of(refused, asking), travelling.gate_links(addresses_of(located.name, settings))
+            said = problems.failed(failure.status, failure.code, failure.message, (*failure.headers, *links))
+            return problems.answer(said, accepted, settings)
+        return await _about_name(asking, asked)
     own = None
     if isinstance(located, Own):
-        if located.path == GENERATOR:
-            return await generator.answer(asking, form)
         if located.path.startswith(f"{TIME_MAPS}/"):
             return await time_map.answer(asking, located.path, accepted)
-        own = own_pages.answer(located.path, settings)
-    return own or problems.answer(problems.no_page(located.path, settings), accepted, settings)
+        is_generator = located.path == GENERATOR
+        if is_generator:
+            own = await generator.answer(asking, form)
+        else:
+            own = own_pages.answer(located.path, settings, address_asked(asking))
+    if own is not None:
+        return own.with_headers(travelling.NOT_NEGOTIATED)
+    return problems.answer(problems.no_page(located.path, settings), accepted, settings)
 
 
 async def _about_name(asking: Asking, asked: _Asked) -> Response:
@@ -207,34 +224,59 @@ def _resolved(asking: Asking, asked: _Asked) -> Response | _AsJson | _Unknown:
             return _nothing(lost, reading, asked, settings)
         space = reading.space(found.resolved.handle)
         if space.inactive is not None:
-            return problems.answer(problems.inactive(found.name, space), accepted, settings)
+            problem = replace(problems.inactive(found.name, space), past=moment is not None)
+            return problems.answer(problem, accepted, settings)
         return _Answering(asking, asked, found, reading, moment).answer()
 
 
 def _nothing(lost: Lost, reading: Reading, asked: _Asked, settings: HttpSettings) -> Response | _Unknown:
     """What is said where there is nothing to show."""
     code = lost.refused.code
-    if reading.at is not None and code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_circle:
-        problem = problems.not_then(lost, reading.versions_of(lost), reading.at, settings)
+    is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_circle
+    versions = reading.versions_of(lost) if code in _ABOUT_TIMES and not lost.is_circle else None
+    if reading.at is not None and is_absent:
+        problem = problems.not_then(lost, versions, reading.at, settings)
     else:
         problem = problems.lost(lost, asked.named.name, settings, restricted=asked.selection.is_restricted)
         problem = replace(problem, past=reading.at is not None)
-        if reading.at is None and code in ABOUT and not lost.is_circle:
-            return _Unknown(lost.name, problem)
+        if versions is not None and is_absent:
+            problem = problems.deleted(problem, versions, settings)
+    problem = replace(problem, headers=(*problem.headers, *_times_around(lost, versions, reading, settings)))
+    if reading.at is None and code in ABOUT and not lost.is_circle:
+        return _Unknown(lost.name, problem)
     return problems.answer(problem, asked.wanted.accepted, settings)
+
+
+def _times_around(lost: Lost, versions: Around | None, reading: Reading, settings: HttpSettings) -> HeaderList:
+    """What is said about other times where there is nothing to show.
+
+    A name that was deleted has a past that can be asked for (RFC 7089, section 4.5.2). A version of which there is
+    nothing to show, as of a record without public values or of an alias that leads nowhere, is a memento all the same
+    (section 4.5.5). A time without a record is none: it is in no list of versions, and nobody is led to it.
+    """
+    if lost.first is not None:
+        return signposts.time_headers(lost.first, reading, settings)
+    if versions is None:
+        return ()
+    is_memento = reading.at is not None and lost.refused.code is ResponseCode.VALUES_NOT_FOUND
+    return travelling.past_headers(versions, addresses_of(str(versions.handle), settings), is_memento=is_memento)
 
 
 def _led_to_past(reading: Reading, asked: _Asked, time: int, settings: HttpSettings) -> Response:
     """The answer of the TimeGate: where the version of a time is. Raises `Lost`."""
-    name, seq, versions = reading.negotiated(asked.named, asked.selection, time)
+    found = reading.negotiated(asked.named, asked.selection, time)
+    name, versions = found.name, found.versions
+    space = reading.space(found.handle)
+    if space.inactive is not None:
+        return problems.answer(problems.inactive(name, space), asked.wanted.accepted, settings)
     query = percent_encoded_query(asked.query)
-    path = f"{path_to(name, settings, asked.named.segment)}?{query}{'&' if query else ''}{AT}={seq}"
-    addresses = None if versions is None else addresses_of(str(versions.handle), settings)
+    path = f"{path_to(name, settings, asked.named.segment)}?{query}{'&' if query else ''}{AT}={found.seq}"
+    addresses = addresses_of(name if versions is None else str(versions.handle), settings)
     headers: HeaderList = (
         ("Location", address_of(path, settings)),
         ("Cache-Control", "no-cache"),  # there may be another version of that time, until the time has passed
         ("Vary", VARIES),
-        *travelling.past_headers(versions, addresses, is_memento=False),
+        *(travelling.gate_links(addresses) if versions is None else travelling.past_links(versions, addresses)),
     )
     return Response(302, headers, code=int(ResponseCode.SUCCESS), name=name)
 
@@ -274,6 +316,11 @@ class _Answering:
         """For how long an answer about the record is good, and for whom."""
         return (*self.age, ("Vary", VARIES if self.moment is None else VARIES_IN_THE_PAST))
 
+    @property
+    def times(self) -> HeaderList:
+        """What is said about other times."""
+        return signposts.time_headers(self.found.resolved, self.reading, self.settings)
+
     def answer(self) -> Response | _AsJson:
         asked, found, settings = self.asked, self.found, self.settings
         wanted = asked.wanted
@@ -281,7 +328,8 @@ class _Answering:
             path = path_to(found.name, settings, asked.named.segment)
             query = percent_encoded_query(asked.query)
             location = address_of(f"{path}?{query}" if query else path, settings)
-            return alias_redirect(location, self.age, found.name, past=self.moment is not None)
+            links = signposts.alias_headers(found, self.reading, settings)
+            return alias_redirect(location, self.age, found.name, links, past=self.moment is not None)
         if found.tomb is not None and asked.leads:
             return self.record(wanted.accepted.record_form, gone=True)
         if asked.action is Action.VALUES:
@@ -291,13 +339,14 @@ class _Answering:
         candidates = self.reading.candidates(found)
         number = int.from_bytes(self.asking.place.random(_RANDOM_OCTETS), "big") / (1 << 8 * _RANDOM_OCTETS)
         if asked.action is Action.LOCATIONS:
-            headers = (*self.age, ("Content-Security-Policy", POLICY))
+            headers = (*self.kept, *self.times, ("Content-Security-Policy", POLICY))
             return _with(as_xml(candidates, found.values, found.name), headers)
         if asked.action is Action.EXPLAIN:
             led = lead(candidates, wanted, settings, number)
             known = Known(found.resolved.handle, found.values, candidates, found.used)
             made = explained(known, found.aliases, wanted, led, text=not wanted.accepted.prefers_json)
-            return _with(made, (("Cache-Control", "no-store"), ("Vary", vary(candidates, wanted.accepted))))
+            varies = ("Vary", vary(candidates, wanted.accepted, past=self.moment is not None))
+            return _with(made, (("Cache-Control", "no-store"), varies, *self.times))
         return self.redirected(candidates, number) or self.record(wanted.accepted.record_form)
 
     def redirected(self, candidates: Candidates, number: float) -> Response | None:
@@ -333,11 +382,12 @@ class _Answering:
             where = () if located or address is None else (("Content-Location", address),)
             headers = (*self.kept, *where, *signposts.form_headers(described, found, reading, settings))
             return _about(signposts.form_answer(form, described, status, headers), found)
-        headers = (*self.kept, *signposts.record_headers(described, found, reading, settings))
+        links_of_record = signposts.record_headers(described, found, reading, settings, is_page=form == HTML)
+        headers = (*self.kept, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
         links = Links(settings, reading.is_here)
-        then = None if self.moment is None else Then(self.moment.seq, reading.versions(found))
+        then = None if self.moment is None else Then(self.moment.seq, reading.versions(found.resolved))
         api = _api_path(found.name) if self.moment is None else f"{_api_path(found.name)}?{AT}={self.moment.seq}"
         shown = Shown(described.authority, api, then, signposts.embedded(described, settings))
         if gone and found.tomb is not None:

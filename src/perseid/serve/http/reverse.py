@@ -26,6 +26,7 @@ from perseid.registry.finding import find
 from perseid.registry.past import MAX_PAGE
 from perseid.registry.results import Refused
 from perseid.registry.searching import Search
+from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import json_answers
@@ -42,6 +43,9 @@ PING: Final = b"/hrls/ping"
 
 MAX_FOUND: Final = 10_000
 """Names in one answer: about a megabyte."""
+
+MAX_AT_ONCE: Final = 100
+"""Names that are written in the event loop; more may take milliseconds, and are written in a thread."""
 
 MAX_STEPS: Final = 30
 """Pages of the registry that one request goes through: some are empty, and each may take a second."""
@@ -130,7 +134,11 @@ async def _answer(call: Call, path: bytes) -> Response:
     if not found and call.is_anonymous:
         reason = "nothing is found that everybody may find"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "say who you are: your administrators may find more")
-    body = json_answers.encoded(list(found))
+    names = list(found)
+    if len(names) <= MAX_AT_ONCE:
+        body = json_answers.encoded(names)
+    else:
+        body = await call.asking.do(Kind.READ, lambda: json_answers.encoded(names))
     more = () if after is None else (("Link", f'<{_next(call.parameters, after)}>; rel="next"'),)
     return Response(200, (PLAIN.content_type, NO_STORE, *more), body, code=int(ResponseCode.SUCCESS), who=call.named)
 

@@ -98,6 +98,7 @@ class HttpServing:
         """Take what settings and files say now."""
         config = installed.config
         place = self._place(installed)
+        self._api.rules = installed.registry.rules
         self._trusted = Networks(config.http_trusted_proxies)
         self.keeping.times = Times(body=config.limits_message_time, take=config.limits_take_time)
         self.keeping.unfinished.limit = config.limits_tcp_unfinished_octets

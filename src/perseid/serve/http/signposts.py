@@ -16,15 +16,16 @@ from perseid.names import Reference
 from perseid.records.location_lists import Candidate
 from perseid.registry.json_ld import as_json_ld
 from perseid.registry.links import MAX_HEADER_OCTETS, Link, header_values
-from perseid.registry.meaning import Described, links
-from perseid.registry.memento import present_links
+from perseid.registry.meaning import ABOUT_PAGE, Described, links
+from perseid.registry.memento import Memento
 from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, FORMS
+from perseid.registry.results import Resolved
 
 from .addresses import about, addresses_of, forms_of, links_of_redirection, resolver_of
 from .looking_up import Found, Reading
 from .messages import HeaderList, Response
 from .settings import HttpSettings
-from .travelling import MAX_LINK_OCTETS, past_headers
+from .travelling import gate_links, past_headers, when_headers
 
 MAX_EMBEDDED: Final = 65_536
 """Characters of the longest description that is put into a page: a page should not become twice as long by it."""
@@ -52,9 +53,12 @@ def describe(
     )
 
 
-def record_headers(described: Described, found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
+def record_headers(
+    described: Described, found: Found, reading: Reading, settings: HttpSettings, *, is_page: bool
+) -> HeaderList:
     """What goes with the page of a record, or its JSON: all links for which there is room."""
-    return _headers(links(described), found, reading, settings)
+    own = (Link(ABOUT_PAGE, "type"),) if is_page else ()
+    return _headers(links(described, own), found, reading, settings)
 
 
 def form_headers(described: Described, found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
@@ -67,28 +71,41 @@ def form_headers(described: Described, found: Found, reading: Reading, settings:
 
 def _headers(own: Iterable[Link], found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
     """Links, and those to other times; none if nothing here has an address."""
-    past = time_headers(found, reading, settings)
+    past = time_headers(found.resolved, reading, settings)
     if not settings.public_url:
         return past
     room = max(0, MAX_HEADER_OCTETS - sum(len(name) + len(value) + 4 for name, value in past))
     return (*[("Link", value) for value in header_values(own, octets=room)], *past)
 
 
-def time_headers(found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
-    """What is said about other times with an answer: where the past is to be had, or the versions around this one."""
-    addresses = addresses_of(str(found.resolved.registered), settings)
-    if reading.at is not None:
-        return past_headers(reading.versions(found), addresses)
-    if addresses is None:
-        return ()
-    return tuple([("Link", value) for value in header_values(present_links(addresses), octets=MAX_LINK_OCTETS)])
+def time_headers(resolved: Resolved, reading: Reading, settings: HttpSettings) -> HeaderList:
+    """What is said about other times with an answer: where the past is to be had, or the versions around this one.
+
+    A name that a template makes has no versions of its own, and so no list of them. Since when it was so is known.
+    """
+    addresses = addresses_of(str(resolved.registered), settings)
+    if reading.at is None:
+        return gate_links(addresses, with_map=not resolved.by_template)
+    versions = reading.versions(resolved)
+    if versions is not None:
+        return past_headers(versions, addresses)
+    return (*when_headers(Memento(resolved.seq, resolved.at)), *gate_links(addresses))
 
 
 def redirection_headers(found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
     """The links that go with a redirection."""
+    return _leading_headers(found.name, found.resolved, reading, settings)
+
+
+def alias_headers(found: Found, reading: Reading, settings: HttpSettings) -> HeaderList:
+    """Those that go with the answer that leads from an alias to the name which it is one of: they are the alias's."""
+    return _leading_headers(found.aliases[0], found.first, reading, settings)
+
+
+def _leading_headers(name: str, resolved: Resolved, reading: Reading, settings: HttpSettings) -> HeaderList:
     if reading.at is not None:
-        return time_headers(found, reading, settings)
-    value = links_of_redirection(found.name, settings)
+        return time_headers(resolved, reading, settings)
+    value = links_of_redirection(name, settings, with_map=not resolved.by_template)
     return () if value is None else (("Link", value),)
 
 

@@ -4,20 +4,23 @@
     /timemap/json/{name}              the same as JSON
     …?before=SEQ                      the page with the versions before an entry; each page names the next
 
-They list addresses, so a server that has declared none has no TimeMaps.
+They list addresses, so a server that has declared none has no TimeMaps. What a TimeMap is about its headers say too
+(section 5.1.2). It is as it is now: no time that a header names counts for it.
 """
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from perseid.registry.identity import Anonymous
+from perseid.registry.links import Link, header_values
 from perseid.registry.results import Refused
 from perseid.registry.time_maps import JSON, time_map
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import problems
-from .addresses import TIME_MAP_FORMS, addresses_of
+from .addresses import MAX_LINK_OCTETS, TIME_MAP_FORMS, addresses_of
 from .asking import Asking
 from .looking_up import Lost, Reading
 from .messages import Response
@@ -25,6 +28,7 @@ from .negotiation import Accepted
 from .parameters import read_query
 from .paths import Named
 from .problems import NO_CACHE, Problem
+from .settings import HttpSettings
 from .targets import Malformed
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
@@ -38,13 +42,13 @@ async def answer(asking: Asking, path: str, accepted: Accepted) -> Response:
     media_type = TIME_MAP_FORMS.get(form)
     name = name.lstrip("/")
     if media_type is None or not name:
-        return problems.answer(problems.no_page(path, settings), accepted, settings)
+        return _refused(problems.no_page(path, settings), accepted, settings)
     before = read_query(asking.request.query).first("before")
     if before is not None and not _NUMBER.fullmatch(before):
         raise Malformed("the parameter before should be the number of an entry; take the address of a page as it is")
     if not settings.public_url:
         problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_ADDRESS,))
-        return problems.answer(problem, accepted, settings)
+        return _refused(problem, accepted, settings)
     first = None if before is None else int(before)
     return await asking.do(Kind.READ, lambda: _made(asking, Named(name), media_type, first, accepted))
 
@@ -58,17 +62,23 @@ def _made(asking: Asking, named: Named, media_type: str, before: int | None, acc
             handle = reading.handle_of(named)
             space = reading.space(handle)
             if space.inactive is not None:
-                return problems.answer(problems.inactive(named.name, space), accepted, settings)
+                return _refused(problems.inactive(named.name, space), accepted, settings)
             found = time_map(facts, Anonymous(), handle, before)
         except Lost as lost:
-            return problems.answer(problems.lost(lost, named.name, settings), accepted, settings)
+            return _refused(problems.lost(lost, named.name, settings), accepted, settings)
         except Refused as refused:
-            return problems.answer(problems.lost(Lost(refused, named.name), named.name, settings), accepted, settings)
+            return _refused(problems.lost(Lost(refused, named.name), named.name, settings), accepted, settings)
     addresses = addresses_of(str(found.handle), settings)
     assert addresses is not None  # noqa: S101 - there is a declared address
     if media_type == JSON:
         text, type_ = found.to_json(addresses), f"{JSON};charset=utf-8"
     else:
         text, type_ = found.to_link_format(addresses), media_type
-    headers = (NO_CACHE, ("Content-Type", type_))
+    itself = Link(addresses.timemap(media_type, before), "timemap", addresses.original, media_type)
+    links = [("Link", value) for value in header_values([itself], octets=MAX_LINK_OCTETS)]
+    headers = (NO_CACHE, *links, ("Content-Type", type_))
     return Response(200, headers, text.encode(), code=int(ResponseCode.SUCCESS), name=named.name)
+
+
+def _refused(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Response:
+    return problems.answer(replace(problem, past=True), accepted, settings)

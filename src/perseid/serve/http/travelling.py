@@ -11,15 +11,18 @@ Who may see what of the past is decided by the state of today: see `registry.pas
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from perseid.names import Handle
 from perseid.records.times import to_iso
+from perseid.records.types import HS_ALIAS
+from perseid.registry import eras
 from perseid.registry.context import Context
-from perseid.registry.facts import Facts
+from perseid.registry.facts import Facts, of_type
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.links import header_values
+from perseid.registry.links import Link, header_values
 from perseid.registry.memento import (
     ACCEPT_DATETIME,
     MEMENTO_DATETIME,
@@ -29,22 +32,24 @@ from perseid.registry.memento import (
     around,
     memento_links,
     negotiated,
+    present_links,
     read_datetime,
 )
-from perseid.registry.past import FIRST_INSTANT, moment
+from perseid.registry.past import FIRST_INSTANT, as_of, moment
 from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query, resolve
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
+from .addresses import MAX_LINK_OCTETS
 from .messages import HeaderList, Request
 from .methods import READING
 
 AT: Final = "at"
 """The parameter that names a moment."""
 
-MAX_LINK_OCTETS: Final = 2_048
-"""Octets of all links to versions in headers: half of what all links may have."""
+NOT_NEGOTIATED: Final = ("Link", '<http://mementoweb.org/terms/donotnegotiate>; rel="type"')
+"""What the server's own pages and files say, which have no past that could be asked for (RFC 7089, section 4.5.8)."""
 
 _MICROSECOND: Final = 1_000_000
 # A plus sign that stands as it is in a query has become a blank where it is read as a form is.
@@ -72,8 +77,10 @@ def moment_of(text: str, facts: Facts, registry: Registry) -> Moment:
 
 def wanted_time(request: Request) -> int | None:
     """The time that `Accept-Datetime` names, in seconds since 1970; None if there is none. Raises `Refused`."""
-    header = request.header(ACCEPT_DATETIME.lower())
-    return None if header is None or request.method not in READING else read_datetime(header)
+    name = ACCEPT_DATETIME.lower()
+    if request.method not in READING or request.header(name) is None:
+        return None
+    return read_datetime(request.joined(name))  # of two times, neither is meant
 
 
 def versions_at(facts: Facts, handle: Handle, seq: int, who: Identity | None = None) -> Around | None:
@@ -96,23 +103,62 @@ def entry_for(context: Context, handle: Handle, seconds: int) -> tuple[int, Arou
         if refused.code is not ResponseCode.HANDLE_NOT_FOUND or facts.held(handle).entry is not None:
             raise
         resolve(Query(handle), context)  # raises if no template makes it
-        return facts.reading.seq_at((seconds + 1) * _MICROSECOND - 1), None
+        return _last_entry(facts, seconds), None
     return found.memento.seq, found
 
 
-def past_headers(found: Around | None, addresses: Addresses | None, *, is_memento: bool = True) -> HeaderList:
+def entry_of_alias(facts: Facts, handle: Handle, seq: int, seconds: int) -> int:
+    """The entry to which somebody is led for whom a version, that of an entry, is not all: it is another name.
+
+    What that other name was has to be asked for at the time itself, for the alias may be much older. Names that are no
+    alias, as everybody may see them, have the entry of their version.
+    """
+    held = facts.held(handle)
+    entry = eras.as_of(facts, held, seq)
+    if entry is None or not of_type(entry.record(), HS_ALIAS):
+        return seq
+    then = _last_entry(facts, seconds)
+    try:
+        found = as_of(facts, Anonymous(), Query(handle, types=(HS_ALIAS,)), then).resolved
+    except Refused:
+        return seq  # it was deleted meanwhile, or nobody may know that it is one
+    return then if found.seq == seq else seq
+
+
+def _last_entry(facts: Facts, seconds: int) -> int:
+    """The last entry of a second."""
+    return facts.reading.seq_at((seconds + 1) * _MICROSECOND - 1)
+
+
+def past_headers(found: Around, addresses: Addresses | None, *, is_memento: bool = True) -> HeaderList:
     """What is said with a memento, or with the answer that leads to it."""
-    if found is None:
-        return ()
-    when = ((MEMENTO_DATETIME, found.memento.datetime),) if is_memento else ()
+    when = when_headers(found.memento) if is_memento else ()
     return (*when, *past_links(found, addresses))
+
+
+def when_headers(version: Memento) -> HeaderList:
+    """What says that an answer is of the past, and since when it was so."""
+    return ((MEMENTO_DATETIME, version.datetime),)
 
 
 def past_links(found: Around, addresses: Addresses | None, *, with_map: bool = True) -> HeaderList:
     """The links to the versions around one; without a TimeMap where what it lists has other addresses."""
-    if addresses is None:
+    if addresses is None or len(addresses.original) > MAX_LINK_OCTETS:
         return ()
-    links = [link for link in memento_links(found, addresses) if with_map or "timemap" not in link.relations]
+    return _in_headers(memento_links(found, addresses, with_map=with_map))
+
+
+def gate_links(addresses: Addresses | None, *, with_map: bool = False) -> HeaderList:
+    """The links to where the past of a name is to be had: its TimeGate, and its TimeMap if it has one.
+
+    They tell nothing about the name, and it need not be one that is there.
+    """
+    if addresses is None or len(addresses.original) > MAX_LINK_OCTETS:
+        return ()
+    return _in_headers(present_links(addresses, with_map=with_map))
+
+
+def _in_headers(links: Iterable[Link]) -> HeaderList:
     return tuple([("Link", value) for value in header_values(links, octets=MAX_LINK_OCTETS)])
 
 

@@ -27,6 +27,7 @@ from perseid.registry.operations import Create
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.serve.http.messages import Response
+from perseid.serve.http.v1.advising import said_here
 from perseid.serve.http.v1.problems import MEDIA_TYPE
 from tests.cli.installation import Site
 from tests.cli.program import Done
@@ -118,9 +119,11 @@ def compare(done: Done, answer: Response) -> None:
     is_missing = answer.status == 404
     assert is_missing == (done.code == 3), about
     if sort != "elsewhere":  # a server says besides which prefixes it has
-        assert problem.get("advice", "").lower() in done.err.lower(), about
+        # what is a command at one door is a request at the other
+        assert problem.get("advice", "").lower() in said_here(done.err).lower(), about
     if "The rule in full" in done.err:
         assert done.err.strip().endswith(problem["rule"]), about
+        assert problem["advice"], about
 
 
 @contextmanager

@@ -114,6 +114,22 @@ def living() -> st.SearchStrategy[Both]:
     )
 
 
+def handed(done: Done, plain: Any) -> None:
+    """As many names, by an operation that has come to its end."""
+    assert (done.json["transferred"], "done") == (plain["done"], plain["state"])
+
+
+@requests
+def handing_over_many() -> st.SearchStrategy[Both]:
+    def of(where: str, to: str, derived: bool) -> Both:
+        words = ["transfer", where, "--to", to, "--yes", "--json", *["--derived"] * derived]
+        return Both(words, "POST", "/transfers", {"where": where, "to": to, "derived": derived}, alike=handed)
+
+    some = st.sampled_from(["12345/n1*", "12345/N4…", "12345/zz...", "12345/", "12345"])
+    none = st.sampled_from(["54321", "54321/x*", "0.NA/*", "9 9", "*", "12345.7/*", "12345/\u202e*"])
+    return st.builds(of, st.one_of(some, none), PARTIES, st.booleans())
+
+
 @requests
 def linking() -> st.SearchStrategy[Both]:
     def version(one: str, other: str) -> Both:

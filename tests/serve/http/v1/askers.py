@@ -4,13 +4,17 @@ import secrets
 from typing import Any
 from urllib.parse import quote
 
-from perseid.records.value import ValueRef
+from perseid.names import Handle
+from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.life import Redact
+from perseid.registry.operations import Create, Remove
 from perseid.registry.scopes import Scope
 from perseid.registry.token_text import Secret
 from perseid.registry.tokens import CreateToken
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import got, send
+from tests.serve.installations import OPERATOR
 
 ANN = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
 """Who administers 12345, and the server."""
@@ -28,6 +32,14 @@ def with_token(server: Harness, *words: str, where: tuple[str, ...] | None = ("1
 def keyed(key: str) -> dict[str, str]:
     """The headers of Ann, who wants something done once."""
     return {**basic(), "Idempotency-Key": key}
+
+
+def forget_answers(server: Harness) -> None:
+    """Erase something from the ledger, after which no answer is kept that was given before."""
+    handle = Handle.parse("12345/erased")
+    made = server.registry.do(Create(handle, (Value.text(8, "DESC", "a slip"),)), OPERATOR, "cli")
+    server.registry.do(Remove(handle, (8,)), OPERATOR, "cli")
+    server.registry.do(Redact(handle, 8, made.seq, "law"), OPERATOR, "cli")
 
 
 def at(handle: str, more: str = "") -> str:

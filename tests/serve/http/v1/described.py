@@ -1,8 +1,8 @@
-"""Whether an answer is one that the description of the API has: its status, its type, its JSON."""
+"""Whether an answer is one that the description of the API has: its status, its headers, its type, its JSON."""
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 
@@ -14,6 +14,22 @@ from perseid.serve.http.v1.answering import table
 from perseid.serve.http.v1.routing import BASE
 from perseid.serve.http.v1.taking import steps_of
 
+OF_ANY_SERVER: Final = frozenset(
+    (
+        "access-control-allow-origin",
+        "access-control-expose-headers",
+        "content-security-policy",
+        "content-type",  # which the description has as the type of the content
+        "referrer-policy",
+        "x-accel-buffering",  # for proxies on the way
+        "x-content-type-options",
+    )
+)
+"""Headers that have nothing to do with what was asked for, and are not described."""
+
+NEEDED: Final = {401: "www-authenticate", 429: "retry-after", 503: "retry-after"}
+"""What somebody needs who gets such an answer."""
+
 
 @cache
 def document() -> Any:
@@ -22,14 +38,20 @@ def document() -> Any:
 
 
 @cache
-def validator(path: str, method: str, status: int, media_type: str) -> Draft202012Validator | None:
-    """What an answer of a route has to keep; None if it is not JSON."""
+def said_of(path: str, method: str, status: int) -> Any:
+    """What is said of an answer of a route."""
     said = document()["paths"][path][method]["responses"]
     assert str(status) in said, f"{method} {path} does not say that it answers {status}"
     response = said[str(status)]
     if "$ref" in response:
         response = document()["components"]["responses"][response["$ref"].rpartition("/")[2]]
-    content = response.get("content", {})
+    return response
+
+
+@cache
+def validator(path: str, method: str, status: int, media_type: str) -> Draft202012Validator | None:
+    """What an answer of a route has to keep; None if it is not JSON."""
+    content = said_of(path, method, status).get("content", {})
     assert media_type in content, f"{method} {path} does not say that it answers {status} as {media_type!r}"
     if not media_type.endswith("json"):
         return None
@@ -45,11 +67,14 @@ def check(method: str, target: str, response: Response) -> None:
     route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
     if route is None:
         return
+    said = said_of(route.path, route.method.lower(), response.status)
+    sent = {name.lower() for name, _ in response.headers}
+    described = {name.lower() for name in said["headers"]}
+    assert sent <= described | OF_ANY_SERVER, f"{method} {route.path} does not say that it sends {sent - described}"
+    assert NEEDED.get(response.status, "cache-control") in sent, response
     media_type = next(response.values("content-type"), "").partition(";")[0]
     if not response.body and not media_type:
-        said = document()["paths"][route.path][route.method.lower()]["responses"]
-        assert str(response.status) in said, f"{method} {route.path} does not say that it answers {response.status}"
-        assert "content" not in said[str(response.status)]
+        assert "content" not in said
         return
     made = validator(route.path, route.method.lower(), response.status, media_type)
     if made is not None:

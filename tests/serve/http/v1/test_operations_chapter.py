@@ -14,10 +14,11 @@ from perseid.ledger.verify import verify
 from perseid.names import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry import units
+from perseid.registry.identity import LocalOperator
 from perseid.registry.operations import Add, Create
 from perseid.registry.tokens import RevokeToken
 from perseid.serve.http.messages import Client, Request, Response
-from perseid.serve.http.v1 import operations_chapter, unit_events, unit_runs
+from perseid.serve.http.v1 import unit_calls, unit_events, unit_runs
 from perseid.serve.http.v1.shapes import Told
 from perseid.serve.http.v1.unit_events import News, event
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, serve
@@ -98,7 +99,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(units, "CHUNK", 4)
-    monkeypatch.setattr(operations_chapter, "FIRST_PIECES", 2)
+    monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
     return server
 
 
@@ -392,11 +393,7 @@ def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) ->
         names.append(got(send(server, "POST", "/rewrites", order, headers=basic()), 202)["operation"])
     listed = pages(server, "/operations?limit=2", "operations", headers=basic())
     assert [each["operation"] for each in listed] == names[::-1]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(units, "MAX_LOOKED_AT", 2)
-        assert [each["operation"] for each in pages(server, "/operations", "operations", headers=basic())] == names[
-            ::-1
-        ]
+    assert [each["operation"] for each in pages(server, "/operations", "operations", headers=basic())] == names[::-1]
 
 
 def test_there_is_no_such_operation(shared: Harness) -> None:
@@ -407,16 +404,21 @@ def test_there_is_no_such_operation(shared: Harness) -> None:
 
 
 def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
-    runs = unit_runs.Runs()
-    with runs.place("a"), runs.place("a"), pytest.raises(unit_runs.TooMany, match="of yours"), runs.place("a"):
+    runs, somebody = unit_runs.Runs(), LocalOperator("a")
+    with (
+        runs.place(somebody),
+        runs.place(somebody),
+        pytest.raises(unit_runs.TooMany, match="of yours"),
+        runs.place(somebody),
+    ):
         pass
-    with runs.place("a"):
+    with runs.place(somebody):
         pass
     fill(server)
     server.service.place.api.runs = runs
     with ExitStack() as others:
         for number in range(unit_runs.MAX_RUNNING):
-            others.enter_context(runs.place(f"other {number}"))
+            others.enter_context(runs.place(LocalOperator(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
@@ -443,7 +445,7 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
         assert (await ask(server, "GET", path)).status == 200
 
     in_one_loop(scenario)
-    assert server.place.api.listeners._all == []
+    assert not server.place.api.listeners._all
 
 
 def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

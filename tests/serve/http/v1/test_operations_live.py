@@ -10,14 +10,17 @@ import pytest
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.verify import verify
-from perseid.records import Admin, Value, ValueRef
+from perseid.names import Handle
+from perseid.records import Admin, Permission, Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.finding import find
 from perseid.registry.installation import Installation
+from perseid.registry.operations import Create
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.searching import Search
 from tests.serve.http.places import basic
+from tests.serve.http.test_http_serving import reload
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, copy_to
 from tests.serve.running import Address, serving
 
@@ -31,26 +34,32 @@ def filled(tmp_path: Path) -> Path:
     """An installation with thousands of names that lead to one host."""
     directory = copy_to(tmp_path)
     with Installation.open(directory, environ={}) as installation:
-        names = (f"{PREFIX}/m{number:05}" for number in range(COUNT))
-        installation.ledger.load(
-            Draft(
-                Action.CREATE,
-                State.NORMAL,
-                name,
-                "cli",
-                str(OPERATOR),
-                values=(Value.text(1, "URL", f"http://old.example/{name}"), ADMIN),
-            )
-            for name in names
-        )
+        load(installation, 0, COUNT)
     return directory
 
 
-def ask(address: Address, method: str, path: str, plain: object = None) -> tuple[int, Any]:
+def load(installation: Installation, first: int, count: int) -> None:
+    names = (f"{PREFIX}/m{number:05}" for number in range(first, first + count))
+    installation.ledger.load(
+        Draft(
+            Action.CREATE,
+            State.NORMAL,
+            name,
+            "cli",
+            str(OPERATOR),
+            values=(Value.text(1, "URL", f"http://old.example/{name}"), ADMIN),
+        )
+        for name in names
+    )
+
+
+def ask(
+    address: Address, method: str, path: str, plain: object = None, who: dict[str, str] | None = None
+) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(*address, timeout=60)
     body = None if plain is None else json.dumps(plain)
     connection.request(
-        method, f"/api/v1{path}", body, {**basic(), "Content-Type": "application/json"} if body else basic()
+        method, f"/api/v1{path}", body, {**(who or basic()), **({"Content-Type": "application/json"} if body else {})}
     )
     response = connection.getresponse()
     found = response.status, json.loads(response.read())
@@ -58,10 +67,10 @@ def ask(address: Address, method: str, path: str, plain: object = None) -> tuple
     return found
 
 
-def listen(address: Address, path: str) -> Iterator[tuple[str, Any]]:
+def listen(address: Address, path: str, who: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
     """Events as they come, to the end of the stream."""
     connection = http.client.HTTPConnection(*address, timeout=60)
-    connection.request("GET", f"/api/v1{path}", headers={**basic(), "Accept": "text/event-stream"})
+    connection.request("GET", f"/api/v1{path}", headers={**(who or basic()), "Accept": "text/event-stream"})
     response = connection.getresponse()
     assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
     name = ""
@@ -100,3 +109,25 @@ def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -
         with registry.facts() as facts:
             assert find(facts, OPERATOR, Search(host="old.example")).items == ()
         verify(installation.log)
+
+
+def test_other_settings_count_for_what_goes_on_after_sighup(filled: Path) -> None:
+    """Whoever runs the server by the settings, and then no more, goes no further with what they began."""
+    bea, beas = f"300:{PREFIX}/bea", basic(f"300:{PREFIX}/bea", "beas secret")
+    with Installation.open(filled, environ={}) as installation:
+        registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+        key = Value(300, "HS_SECKEY", b"beas secret", permissions=Permission(0x0C))
+        registry.do(Create(Handle.parse(f"{PREFIX}/bea"), (key,)), OPERATOR, "cli")
+        load(installation, COUNT, 3 * COUNT)  # so many that it goes on for longer than settings take to be read
+    settings = filled / "perseid.toml"
+    before = settings.read_text()
+    settings.write_text(f'[administrators]\nserver = ["{ADMINISTRATOR}", "{bea}"]\nfull_access = true\n')
+    with serving(filled) as server:
+        status, begun = ask(server.http, "POST", "/transfers", {"where": PREFIX, "to": bea}, beas)
+        assert (status, begun["state"]) == (202, "running"), begun
+        settings.write_text(before)
+        reload(server, "were read again")
+        events = list(listen(server.http, f"/operations/{begun['operation']}/events", beas))
+        name, told = events[-1]
+        assert (name, told["state"]) == ("end", "unfinished")
+        assert "LIST_HANDLES" in told["problem"]["detail"]

@@ -142,8 +142,8 @@ def test_any_two_sizes_are_shown_to_be_consistent(filled: Harness) -> None:
 @pytest.mark.parametrize(
     ("query", "slug"),
     [
-        ("old=5&new=4", "invalid-value"),
-        ("old=1&new=999999", "invalid-value"),
+        ("old=5&new=4", "unanswerable"),
+        ("old=1&new=999999", "unanswerable"),
         ("old=-1", "malformed"),
         ("old=9223372036854775808", "malformed"),
         ("new=3", "malformed"),

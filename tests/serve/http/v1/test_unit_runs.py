@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
+from perseid.records.value import ValueRef
+from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof, Tokened
+from perseid.registry.scopes import Scope
 from perseid.registry.units import Progress
 from perseid.serve.http.v1 import unit_runs
 from perseid.serve.http.v1.problems import Problem
@@ -16,6 +21,7 @@ from perseid.serve.native_steps import Kind
 
 T = TypeVar("T")
 PIECES = 5
+ANN = LocalOperator("ann")
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +32,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def explained(error: Exception) -> Problem:
     return Problem("x", "x", 500, type(error).__name__)
+
+
+OTHERS = Problem("x", "x", 424, "for others")
 
 
 class Work:
@@ -54,8 +63,8 @@ class Work:
 
     def run(self, runs: Runs) -> None:
         async def scenario() -> None:
-            with runs.place("ann") as place:
-                runs.start(place, Unit("u", self.pieces, self.do, explained), self.pieces())
+            with runs.place(ANN) as place:
+                runs.start(place, Unit("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
             while runs.is_running("u"):
                 await asyncio.gather(*runs._tasks.values())
                 await asyncio.sleep(0)  # what is done when a task ends comes after it
@@ -67,54 +76,54 @@ class Work:
 def test_all_pieces_are_done_in_their_order() -> None:
     work, runs = Work(), Runs()
     work.run(runs)
-    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 1, None)
+    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
 
 
 def test_where_there_is_no_room_the_same_piece_is_tried_again() -> None:
     work, runs = Work(no_room=3), Runs()
     work.run(runs)
-    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 1, None)
+    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
     work = Work(no_room=4)
     work.run(runs)
-    assert (work.done, runs.problem("u")) == ([], explained(Busy()))
+    assert (work.done, runs.problem("u", ANN)) == ([], explained(Busy()))
 
 
 @pytest.mark.parametrize("error", [TooBusy("x"), Contention("x")])
 def test_where_the_ledger_is_too_busy_what_is_left_is_begun_anew(error: Exception) -> None:
     work, runs = Work({2: [error], 4: [error, error, error]}), Runs()
     work.run(runs)
-    assert (work.done, work.made, runs.problem("u")) == ([0, 1, 2, 3, 4], 5, None)
+    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 5, None)
     work = Work({2: [error] * 4})
     work.run(runs)
-    assert (work.done, runs.problem("u")) == ([0, 1], explained(error))
+    assert (work.done, runs.problem("u", ANN)) == ([0, 1], explained(error))
 
 
 def test_any_other_error_ends_it_and_is_kept_until_it_goes_on() -> None:
     runs = Runs()
     Work({3: [ValueError("x")]}).run(runs)
-    assert runs.problem("u") == explained(ValueError())
+    assert runs.problem("u", ANN) == explained(ValueError())
     Work().run(runs)
-    assert runs.problem("u") is None
+    assert runs.problem("u", ANN) is None
 
 
 def test_a_unit_that_others_have_ended_is_no_problem() -> None:
     work, runs = Work({1: [OperationEnded("u")]}), Runs()
     work.run(runs)
-    assert (work.done, runs.problem("u")) == ([0], None)
+    assert (work.done, runs.problem("u", ANN)) == ([0], None)
 
 
 def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
     work, runs = Work(), Runs()
 
     async def scenario() -> None:
-        with runs.place("ann") as place:
-            runs.start(place, Unit("u", work.pieces, work.do, explained), work.pieces())
+        with runs.place(ANN) as place:
+            runs.start(place, Unit("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
         runs.stopping = True
         await asyncio.gather(*runs._tasks.values())
 
     asyncio.run(scenario())
     assert work.done == []
-    with pytest.raises(unit_runs.TooMany), runs.place("ann"):
+    with pytest.raises(unit_runs.TooMany), runs.place(ANN):
         pass
 
 
@@ -122,5 +131,35 @@ def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(unit_runs, "MAX_KEPT", 2)
     runs, work = Runs(), Work()
     for name in ("a", "b", "c"):
-        runs.note(Unit(name, work.pieces, work.do, explained), ValueError())
-    assert [runs.problem(name) is None for name in ("a", "b", "c")] == [True, False, False]
+        runs.note(Unit(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
+    assert [runs.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
+
+
+def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
+    key = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.TOKEN)
+    tokens = [Tokened(key, f"aaaaaaa{letter}", Scope.of(["update"], None)) for letter in "abcd"]
+    spelt = KeyHolder(ValueRef(300, "0.na/12345"), Proof.SECRET_KEY, verified_index=300)
+    runs = Runs()
+    with ExitStack() as places:
+        for token in tokens[:2]:
+            places.enter_context(runs.place(token))
+        every: list[Identity] = [*tokens, key, spelt]
+        for who in every:
+            with pytest.raises(unit_runs.TooMany, match="of yours"), runs.place(who):
+                pass
+        places.enter_context(runs.place(ANN))
+
+
+def test_what_was_wrong_is_told_to_whoever_it_concerns() -> None:
+    """To who carried it out, and to who made the token that it was carried out with."""
+    maker = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+    one, other = [Tokened(replace(maker, proof=Proof.TOKEN), name * 8, Scope.of(["find"], None)) for name in "ab"]
+    work = Work()
+    cases: list[tuple[Identity, set[Identity]]] = [(one, {one, maker}), (maker, {maker}), (ANN, {ANN})]
+    every: list[Identity] = [one, other, maker, ANN, replace(maker, reference=ValueRef(301, "0.NA/12345"))]
+    for who, told in cases:
+        runs = Runs()
+        runs.note(Unit("u", work.pieces, work.do, who, explained, OTHERS), ValueError())
+        for each in every:
+            assert runs.problem("u", each) == (explained(ValueError()) if each in told else OTHERS), (who, each)
+        assert runs.problem("v", who) is None

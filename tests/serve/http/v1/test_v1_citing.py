@@ -1,5 +1,6 @@
 """Citations and QR codes over the API."""
 
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -9,6 +10,9 @@ from perseid.records.value import Value
 from perseid.registry.citation_forms import FORMS
 from perseid.registry.life import Unpublish
 from perseid.registry.operations import Create
+from perseid.serve.http.messages import Client
+from perseid.serve.http.v1.citing_chapter import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
+from perseid.serve.native_steps import Work
 from tests.cli.codes import decoded, png_rows
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
@@ -39,8 +43,8 @@ def test_a_version_and_another_resolver(shared: Harness) -> None:
     [
         ("style=mla", "malformed"),
         ("resolver=nowhere", "malformed"),
-        ("at=tomorrow", "invalid-value"),
-        ("at=999999999", "invalid-value"),
+        ("at=tomorrow", "unanswerable"),
+        ("at=999999999", "unanswerable"),
         ("at=1", "not-found"),
     ],
 )
@@ -51,7 +55,7 @@ def test_what_cannot_be_cited_so(shared: Harness, query: str, slug: str) -> None
 def test_names_that_are_not_there(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/handles/12345%2Fnothing/citation"), "not-found")["code"] == 100
     found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "elsewhere")
-    assert "12345" in found["advice"]
+    assert "ask the service of the prefix" in found["advice"]
     assert problem(send(shared, "GET", "/handles/12345/citation"), "invalid-name")["rule"] == "H1"
 
 
@@ -97,5 +101,35 @@ def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(serve
 def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
     name = "12345/" + "é" * 1_000
     server.registry.do(Create(Handle.parse(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
-    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "invalid-value")
+    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "unanswerable")
     assert "too many" in found["detail"]
+    assert "perseid qr" in found["advice"]
+
+
+def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None:
+    """The largest code takes a tenth of a second, in which everybody waits."""
+    prices: list[float | None] = []
+    do = server.place.do
+
+    async def paying(work: Work, client: Client) -> object:
+        prices.append(work.price)
+        return await do(work, client)
+
+    server.service.place = replace(server.place, do=paying)
+    name = "12345/" + "x" * (MAX_DRAWN - len("https://hdl.example.org/12345/"))
+    for each in (name, f"{name}x"):
+        record = Create(Handle.parse(each), (Value.text(1, "URL", "https://example.org/"),))
+        server.registry.do(record, OPERATOR, "cli")
+    assert send(server, "GET", "/handles/12345%2Fn0/qr").status == 200
+    small = prices[-1] or 0
+    largest = send(server, "GET", f"/handles/{quote(name, safe='')}/qr?format=png&scale=20")
+    assert decoded_png(largest.body).endswith(name)
+    assert prices[-1] == pytest.approx(DRAWING + MAX_DRAWN * DRAWING_AN_OCTET)
+    assert DRAWING < small < DRAWING + MAX_DRAWN * DRAWING_AN_OCTET
+    problem(send(server, "GET", f"/handles/{quote(name, safe='')}x/qr"), "unanswerable")
+    assert prices[-1] is None  # nothing but the name was looked up
+    long = "https://example.org/" + "x" * MAX_RESOLVER
+    for path in ("qr", "citation"):
+        assert problem(send(server, "GET", f"/handles/12345%2Fn0/{path}?resolver={long}"), "malformed")["where"] == (
+            "resolver"
+        )

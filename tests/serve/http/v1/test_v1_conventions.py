@@ -14,6 +14,7 @@ from perseid.serve.http.v1.problems import SORTS
 from perseid.serve.native_failures import Busy
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, in_session
 from tests.serve.http.v1.apis import JSON, got, problem, send
+from tests.serve.http.v1.askers import with_token
 from tests.serve.installations import ADMINISTRATOR
 
 TYPE = {"handle": "12345/SCALE", "description": "A map's scale", "pattern": "1:[1-9][0-9]*"}
@@ -120,7 +121,9 @@ def test_parameters_that_do_not_fit(shared: Harness, query: str, where: str) -> 
 
 def test_a_parameter_that_is_needed(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/names/parse"), "malformed")
-    assert "`text`" in found["detail"]
+    assert found["where"] == "text"
+    assert found["detail"] == "the parameter text is missing"
+    assert "in any form" in found["advice"]
 
 
 ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
@@ -129,9 +132,9 @@ ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
 @pytest.mark.parametrize(
     ("plain", "where"),
     [
-        ({"operation": "delete"}, "$"),
+        ({"operation": "delete"}, "$.handle"),
         ({"operation": "dance", "handle": "12345/x"}, "$.operation"),
-        ({"operation": "delete", "handle": "12345/x", "why": "x"}, "$"),
+        ({"operation": "delete", "handle": "12345/x", "why": "x"}, "$.why"),
         ({"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": 1}]}, "$.values[0].data"),
         (
             {"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": "x", "index": 0}]},
@@ -297,6 +300,16 @@ def test_each_identity_and_each_network_is_counted_by_itself(server: Harness) ->
     assert send(server, "GET", "/names/rules", headers=basic(), host="192.0.2.78").status == 429
 
 
+def test_many_tokens_make_no_more_requests_than_their_maker(server: Harness) -> None:
+    server.configure(api_requests=4)
+    tokens = [with_token(server, "read") for _ in range(3)]
+    spelt = basic(ADMINISTRATOR.lower())
+    for headers in (basic(), tokens[0], tokens[1], spelt):
+        assert send(server, "GET", "/names/rules", headers=headers).status == 200
+    for headers in (basic(), *tokens, spelt):
+        assert send(server, "GET", "/names/rules", headers=headers).status == 429
+
+
 def test_a_limit_of_none_is_none(server: Harness) -> None:
     server.configure(api_requests_anonymous=0)
     answer = send(server, "GET", "/names/rules")
@@ -343,7 +356,7 @@ def test_a_request_that_is_being_carried_out_is_not_begun_again(server: Harness)
             assert header_of(answer, "Retry-After") == "1"
 
 
-def test_several_commits_are_done_once_too(server: Harness) -> None:
+def test_a_namespace_is_made_once_too(server: Harness) -> None:
     space = {"prefix": "99", "profile": "pilin", "purpose": "Maps"}
     made = got(send(server, "POST", "/namespaces", space, headers=keyed("k1")), 201)
     assert made["creator"].startswith("99/")

@@ -55,6 +55,18 @@ def test_why_not(shared: Harness, wanted: dict[str, object], code: int, rule: st
     assert (found["allowed"], found["code"], found["rule"]) == (False, code, rule), found
 
 
+@pytest.mark.parametrize("handle", ["12345/n0", "12345/private", "12345/free", "54321/x"])
+def test_the_refusal_is_that_of_the_operation(shared: Harness, handle: str) -> None:
+    """Whoever is not known is asked who they are, and not told whether the name is free."""
+    asked = {"operation": "create", "handle": handle, "values": [URL]}
+    explained = got(send(shared, "POST", "/explain", asked))
+    for path, more in (("/handles", {"values": [URL]}), ("/types", {"description": "x"})):
+        plain = {"handle": handle, **more}
+        refused = problem(send(shared, "POST", path, plain), "authentication-needed")
+        assert (refused["detail"], refused["advice"]) == (explained["reason"], explained["advice"])
+        assert refused["code"] == explained["code"] == 402
+
+
 def test_what_is_no_name_or_no_owner(shared: Harness) -> None:
     new = {"operation": "create", "handle": "12345/ x", "values": [URL]}
     assert problem(send(shared, "POST", "/explain", new), "invalid-name")["rule"] == "H3"

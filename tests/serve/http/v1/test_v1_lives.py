@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from perseid.names import Handle
+from perseid.records.value import Value
 from perseid.registry.namespaces import SetPolicy
+from perseid.registry.operations import Create
 from perseid.registry.policy import PROFILES
 from perseid.registry.setup import with_group
-from tests.serve.http.places import Harness, basic, header_of
+from tests.serve.http.places import PUBLIC_URL, Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import URL, at, change, create, keyed, record, with_token
 from tests.serve.installations import OPERATOR
@@ -136,14 +139,71 @@ def test_an_alias_leads_to_another_name(server: Harness) -> None:
     [
         ("12345/none", "not found", "not-found"),
         ("54321/x", "elsewhere", "elsewhere"),
-        ("12345/odd", "loop", "not-found"),
+        ("12345/back", "loop", "not-found"),
     ],
 )
 def test_aliases_that_lead_nowhere(server: Harness, of: str, end: str, slug: str) -> None:
+    got(send(server, "POST", "/aliases", {"handle": "12345/back", "of": "12345/odd"}, headers=basic()), 201)
     got(send(server, "POST", "/aliases", {"handle": "12345/odd", "of": of}, headers=basic()), 201)
     assert got(send(server, "GET", at("12345/odd", "/aliases")))["end"] == end
     found = problem(send(server, "GET", at("12345/odd", "?follow")), slug)
     assert (found["status"], found["rule"]) == (404, "S2")
+
+
+FORMS = ["12345/n9", "hdl:12345/n9", "HDL://12345/n9", "https://hdl.handle.net/12345/n9", f"{PUBLIC_URL}/12345/n9"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_u7_what_an_alias_leads_to_is_stored_as_a_handle(server: Harness, form: str) -> None:
+    got(send(server, "POST", "/aliases", {"handle": "12345/al", "of": form}, headers=basic()), 201)
+    assert texts(record(server, "12345/al"))["HS_ALIAS"] == "12345/n9"
+    assert got(send(server, "GET", at("12345/al", "/aliases")))["end"] == "found"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_u7_what_replaces_a_thing_is_stored_as_a_handle(server: Harness, form: str) -> None:
+    change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "gone", "replacedBy": form})
+    held = server.registry.ledger.reading
+    with held() as reading:
+        stored = [value.data for value in reading.entry(reading.size).record()]
+    assert b"12345/n9" in stored
+    assert form.encode() not in stored or form == "12345/n9"
+
+
+def test_c5_a_query_or_fragment_is_not_stored(server: Harness) -> None:
+    for of in ("hdl:12345/n9?x", "hdl:12345/n9#y"):
+        found = problem(
+            send(server, "POST", "/aliases", {"handle": "12345/al", "of": of}, headers=basic()), "malformed"
+        )
+        assert (found["where"], found["advice"]) == ("$.of", "name 12345/n9 alone")
+    # a bare handle is literal
+    got(send(server, "POST", "/aliases", {"handle": "12345/al", "of": "10.1/n9?x"}, headers=basic()), 201)
+    assert texts(record(server, "12345/al"))["HS_ALIAS"] == "10.1/n9?x"
+
+
+@pytest.mark.parametrize("of", ["12345/self", "12345/SELF", "hdl:12345/self"])
+def test_s2_no_name_is_an_alias_of_itself(server: Harness, of: str) -> None:
+    new = {"handle": "12345/self", "of": of}
+    found = problem(send(server, "POST", "/aliases", new, headers=basic()), "invalid-value")
+    assert (found["status"], found["rule"]) == (422, "S2")
+    problem(send(server, "GET", at("12345/self")), "not-found")
+
+
+@pytest.mark.parametrize(("method", "more"), [("POST", "/values"), ("PUT", "/values"), ("PUT", "")])
+def test_s2_nor_does_it_become_one(server: Harness, method: str, more: str) -> None:
+    values = {"values": [{"type": "HS_ALIAS", "data": "12345/N3", "index": 50}]}
+    found = problem(send(server, method, at("12345/n3", more), values, headers=basic()), "invalid-value")
+    assert "cannot be another name for itself" in found["detail"]
+    nobody = problem(send(server, method, at("12345/n3", more), values), "authentication-needed")
+    assert "itself" not in nobody["detail"]
+
+
+def test_s2_one_that_came_from_elsewhere_can_be_changed(server: Harness) -> None:
+    """Deployed servers take such a value, and so do the doors that speak for them; here it is in nobody's way."""
+    itself = Value.text(1, "HS_ALIAS", "12345/came")
+    server.registry.do(Create(Handle.parse("12345/came"), (itself,)), OPERATOR, "native")
+    change(server, "POST", at("12345/came", "/values"), {"values": [URL]})
+    change(server, "PUT", at("12345/came"), {"values": [{"type": "HS_ALIAS", "data": "12345/came"}]})
 
 
 def test_versions_and_metadata_are_linked_both_ways(server: Harness) -> None:

@@ -192,7 +192,7 @@ def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
         ({}, "$.prefix"),
         ({"prefix": "12345", "handles": ["12345/r"]}, "$.prefix"),
         ({"handles": ["12345/r"], "count": 1}, "$.count"),
-        ({"handles": ["12345/r"], "values": [URL]}, "$"),
+        ({"handles": ["12345/r"], "values": [URL]}, "$.values"),
     ],
 )
 def test_reservations_that_are_not_clear(shared: Harness, more: dict[str, Any], where: str) -> None:

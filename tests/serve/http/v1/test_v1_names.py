@@ -1,5 +1,6 @@
 """Names and suffixes over the API, which say what `perseid name` and `perseid suffix` say."""
 
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ from perseid.registry.rules import rules
 from tests.cli.installation import call as cli
 from tests.serve.http.places import Harness, header_of
 from tests.serve.http.v1.apis import got, problem, send
+from tests.serve.http.v1.described import document
 
 NAMES = [
     "12345/x",
@@ -145,5 +147,49 @@ def test_suffixes_are_checked(shared: Harness) -> None:
     assert (wrong["valid"], wrong["rule"], wrong["position"]) == (False, "P7", 5)
     none = got(send(shared, "GET", "/suffixes/check?suffix=report-1"))
     assert (none["scheme"], none["valid"]) == (None, False)
-    prefix = got(send(shared, "GET", f"/suffixes/check?suffix={'0' * 32}&scheme=cordra&prefix=abc"))
-    assert (prefix["valid"], prefix["rule"]) == (False, "C1")
+    assert wrong["where"] == "suffix"
+
+
+@pytest.mark.parametrize(("prefix", "position"), [("abc", 1), ("10.x", 4)])
+def test_c1_a_prefix_that_its_scheme_does_not_take(shared: Harness, prefix: str, position: int) -> None:
+    path = f"/suffixes/check?suffix=F58FB49EB1F848f0A606E84CEF294BE5&scheme=cordra&prefix={prefix}"
+    found = got(send(shared, "GET", path))
+    assert (found["valid"], found["rule"]) == (False, "C1")
+    assert (found["where"], found["position"]) == ("prefix", position)
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "rule", "position"),
+    [
+        ("suffix=x&prefix=10/x", "prefix", "H2", 3),
+        ("suffix=x&prefix=1..2", "prefix", "H2", 3),
+        ("suffix=x&prefix=a%E2%80%AEb", "prefix", "H3", 2),
+        ("suffix=a%E2%80%AEb&prefix=102", "suffix", "H3", 2),
+        ("suffix=%20x", "suffix", "H3", 1),
+    ],
+)
+def test_what_no_scheme_could_take(shared: Harness, query: str, where: str, rule: str, position: int) -> None:
+    found = problem(send(shared, "GET", f"/suffixes/check?{query}"), "invalid-name")
+    assert (found["where"], found["rule"]) == (where, rule)
+    assert found["detail"].startswith(f"at character {position}: ")
+
+
+def test_a_whole_handle_is_no_suffix_of_a_scheme(shared: Harness) -> None:
+    found = got(send(shared, "GET", "/suffixes/check?suffix=102.100.272/D7J1G0DQH&scheme=pilin"))
+    assert (found["valid"], found["where"]) == (False, "suffix")
+    said = {each["name"]: each["description"] for each in parameters("checkSuffix")}
+    assert "alone" in said["suffix"]
+
+
+def parameters(operation: str) -> list[dict[str, Any]]:
+    """The parameters of an operation, as they are described."""
+    paths = document()["paths"].values()
+    found = [said["parameters"] for each in paths for said in each.values() if said["operationId"] == operation]
+    return list(found[0])
+
+
+def test_c3_the_kinds_of_uuids_are_described(shared: Harness) -> None:
+    (version,) = [each["schema"] for each in parameters("cordraSuffix") if each["name"] == "version"]
+    assert version["enum"] == [1, 4]
+    for kind in (-1, 0, 2, 3, 5, 7):
+        problem(send(shared, "GET", f"/suffixes/cordra?version={kind}"), "malformed")

@@ -6,6 +6,7 @@ from perseid.registry.namespaces import AddNamespace
 from perseid.registry.policy import PROFILES
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
+from tests.serve.http.v1.askers import forget_answers, keyed, with_token
 from tests.serve.installations import ADMINISTRATOR, OPERATOR
 
 
@@ -29,6 +30,50 @@ def test_a_namespace_is_made_and_shown(server: Harness) -> None:
     authority = got(send(server, "GET", f"/handles/{creator}/authority"))
     assert authority["creator"] == {"uri": f"hdl:{made['creator']}", "verified": True}
     assert authority["asked"]
+
+
+# All of it, or nothing
+
+
+SPACE = {"prefix": "99", "profile": "pilin", "administrators": [ADMINISTRATOR]}
+
+
+def size(server: Harness) -> int:
+    with server.registry.ledger.reading() as reading:
+        return reading.size
+
+
+def test_a_token_that_may_not_mint_leaves_no_namespace_without_its_creator(server: Harness) -> None:
+    lacks = {**with_token(server, "namespaces", where=None), "Idempotency-Key": "k"}
+    before = size(server)
+    for _ in range(2):
+        found = problem(send(server, "POST", "/namespaces", SPACE, headers=lacks), "not-allowed")
+        assert "does not have the word mint" in found["detail"]
+        assert "name a creator" in found["advice"]
+    assert size(server) == before
+    problem(send(server, "GET", "/namespaces/99"), "elsewhere")
+    both = with_token(server, "namespaces", "mint", where=None)
+    made = got(send(server, "POST", "/namespaces", SPACE, headers=both), 201)
+    named = {**SPACE, "prefix": "98", "creator": made["creator"]}
+    assert got(send(server, "POST", "/namespaces", named, headers=lacks), 201)["creator"] == made["creator"]
+
+
+def test_it_is_one_commit_so_a_request_that_is_repeated_gets_its_answer(server: Harness) -> None:
+    before = size(server)
+    first = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
+    made = got(first, 201)
+    assert (made["seq"], header_of(first, "Location")) == (before + 1, "/api/v1/namespaces/99")
+    with server.registry.facts() as facts:
+        moments = {facts.reading.entry(seq).at for seq in range(before + 1, facts.reading.size + 1)}
+    assert len(moments) == 1
+    after = size(server)
+    again = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
+    assert (got(again, 201), header_of(again, "Idempotency-Replayed")) == (made, "true")
+    forget_answers(server)
+    late = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
+    assert (got(late, 201), header_of(late, "Location")) == (made, "/api/v1/namespaces/99")
+    assert header_of(late, "Idempotency-Replayed") == "true"
+    assert size(server) == after + 3, "nothing but what was erased"
 
 
 def test_rules_of_ones_own(server: Harness) -> None:

@@ -16,9 +16,10 @@ from perseid.serve.http.pages import POLICY
 from perseid.serve.http.v1 import docs_pages
 from perseid.serve.http.v1.answering import table
 from perseid.serve.http.v1.problems import Problem
-from perseid.serve.http.v1.routing import BASE, Route, is_parameter
-from tests.serve.http.places import PUBLIC_URL, Harness, header_of
-from tests.serve.http.v1.apis import JSON
+from perseid.serve.http.v1.routing import BASE, ITSELF, NO_TOKEN, Route, is_parameter
+from tests.serve.http.places import PUBLIC_URL, Harness, basic, header_of
+from tests.serve.http.v1.apis import JSON, got, problem, send
+from tests.serve.http.v1.askers import with_token
 
 ROUTES: Final = table().routes
 PAGES: Final = ["/docs", "/docs/problems", "/docs/structures"] + [
@@ -53,12 +54,39 @@ def test_a_route_says_what_it_does(route: Route) -> None:
     assert not route.summary.endswith(".")
     assert len(inspect.getdoc(route.handler) or "") > 20
     assert re.fullmatch("[a-z][A-Za-z0-9]*", route.operation)
-    assert route.scope in ("", *WORDS)
+    assert route.scope in ("", NO_TOKEN, ITSELF, *WORDS)
     named = {step.strip("{}") for step in route.segments if is_parameter(step)}
     assert set(route.parameters) == named
     assert all(route.parameters.values())
     assert route.method in ("GET", "POST", "PUT", "DELETE")
     assert (route.body is None) or route.method in ("POST", "PUT")
+
+
+def test_what_a_token_needs_is_said_and_how_else_one_is_known(document: Any) -> None:
+    ways: list[dict[str, list[str]]] = [{"basic": []}, {"handle": []}, {"certificate": []}]
+    said = {each["operationId"]: each for _, _, each in operations(document)}
+    assert (said["createToken"]["x-scope"], said["createToken"]["security"]) == ("none", ways)
+    assert "No token can do this" in said["createToken"]["description"]
+    for name in ("listTokens", "showToken", "revokeToken"):
+        assert (said[name]["x-scope"], said[name]["security"]) == ("itself", [{"token": []}, *ways])
+        assert "reaches itself only" in said[name]["description"]
+    assert said["createRecord"]["x-scope"] == "create"
+    assert "A token needs the word `create`" in said["createRecord"]["description"]
+    assert all("x-scope" in each or {} in each["security"] for each in said.values())
+
+
+@pytest.mark.parametrize("words", [(), ("read", "find", "mint", "namespaces", "admin")])
+def test_that_is_so(server: Harness, words: tuple[str, ...]) -> None:
+    """What the description says of tokens, whatever their words."""
+    token = with_token(server, *(words or ("create",)), where=None)
+    order = {"may": ["read"], "namespaces": ["12345"]}
+    assert problem(send(server, "POST", "/tokens", order, headers=token), "not-allowed")["status"] == 403
+    other = got(send(server, "POST", "/tokens", order, headers=basic()), 201)["id"]
+    (itself,) = got(send(server, "GET", "/tokens", headers=token))["tokens"]
+    problem(send(server, "GET", f"/tokens/{other}", headers=token), "not-found")
+    problem(send(server, "DELETE", f"/tokens/{other}", headers=token), "not-found")
+    assert got(send(server, "GET", f"/tokens/{itself['id']}", headers=token))["id"] == itself["id"] != other
+    assert got(send(server, "DELETE", f"/tokens/{itself['id']}", headers=token))["state"] == "revoked"
 
 
 def test_every_parameter_is_described(document: Any) -> None:
@@ -77,8 +105,13 @@ def test_every_structure_and_member_is_described(document: Any) -> None:
         assert NAME.fullmatch(name), f"two structures share the name {name}"
         assert len(said.get("description", "")) > 5, name
         for member, schema in said.get("properties", {}).items():
-            is_tag = "enum" in schema and len(schema["enum"]) == 1
-            assert is_tag or len(schema.get("description", "")) > 3, f"{name}.{member}"
+            assert len(schema.get("description", "")) > 3, f"{name}.{member}"
+
+
+def test_what_tells_structures_apart_is_a_text_with_a_description(document: Any) -> None:
+    said = document["components"]["schemas"]["ToCreate"]["properties"]["operation"]
+    assert (said["type"], said["enum"]) == ("string", ["create"])
+    assert "`create`" in said["description"]
 
 
 def test_a_structure_does_not_inherit_its_description(document: Any) -> None:

@@ -86,8 +86,8 @@ def test_what_was(server: Harness) -> None:
     assert record(server, "12345/t", f"?at={before['changed']}")["asOf"] == first
     assert data(record(server, "12345/t"))[1] == "https://new.example/"
     problem(send(server, "GET", at("12345/t", f"?at={first - 1}")), "not-found")
-    assert problem(send(server, "GET", at("12345/t", "?at=2999-01-01")), "invalid-value")["code"] == 202
-    assert problem(send(server, "GET", at("12345/t", "?at=soon")), "invalid-value")["status"] == 422
+    assert problem(send(server, "GET", at("12345/t", "?at=2999-01-01")), "unanswerable")["code"] == 202
+    assert problem(send(server, "GET", at("12345/t", "?at=soon")), "unanswerable")["status"] == 422
 
 
 def test_the_tag_names_the_state(server: Harness) -> None:

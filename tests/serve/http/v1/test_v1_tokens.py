@@ -8,7 +8,7 @@ from perseid.registry.scopes import WORDS
 from perseid.registry.token_text import Secret
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
-from tests.serve.http.v1.askers import at, change, create, keyed, with_token
+from tests.serve.http.v1.askers import at, change, create, forget_answers, keyed, with_token
 from tests.serve.installations import ADMINISTRATOR
 
 ORDER = {"may": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
@@ -50,8 +50,13 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
     first = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
     made = got(first, 201)
     again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
-    assert got(again, 201) == {"id": made["id"], "expires": made["expires"]}
+    repeated = got(again, 201)
+    assert set(repeated) == {"id", "expires", "advice"}
+    assert (repeated["id"], repeated["expires"]) == (made["id"], made["expires"])
+    assert "told when it was made, and is not kept" in repeated["advice"]
     assert header_of(again, "Idempotency-Replayed") == "true"
+    assert header_of(again, "Location") == header_of(first, "Location") == f"/api/v1/tokens/{made['id']}"
+    assert set(made) == {"id", "expires", "token"}
     other = send(server, "POST", "/tokens", {**ORDER, "label": "x"}, headers=keyed("k"))
     assert problem(other, "key-reused")["status"] == 422
     for path in ("/tokens", f"/tokens/{made['id']}"):
@@ -61,6 +66,20 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
         rows = connection.exec_driver_sql("SELECT * FROM idempotency").fetchall()
     assert rows
     assert made["token"][16:] not in repr(rows)
+
+
+def test_which_token_was_made_is_told_also_where_answers_are_forgotten(server: Harness) -> None:
+    made = got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)
+    before = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    forget_answers(server)
+    again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    assert got(again, 201) == got(before, 201)
+    assert again.headers[:2] == before.headers[:2]
+    assert header_of(again, "Location") == f"/api/v1/tokens/{made['id']}"
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    change(server, "DELETE", f"/tokens/{made['id']}")
+    assert got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)["id"] == made["id"]
+    assert len(got(send(server, "GET", "/tokens?all", headers=basic()))["tokens"]) == 1
 
 
 def test_tokens_are_listed_in_pages_for_those_who_may_see_them(server: Harness) -> None:
@@ -96,7 +115,7 @@ def test_a_token_is_revoked_and_ends_at_once(server: Harness) -> None:
 def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
     found, other = make(server), make(server)
     refused = send(server, "DELETE", f"/tokens/{other['id']}", headers=bearer(found))
-    assert problem(refused, "not-allowed")["status"] == 403
+    assert problem(refused, "not-found")["status"] == 404
     assert got(send(server, "DELETE", f"/tokens/{found['id']}", headers=bearer(found)))["state"] == "revoked"
     problem(send(server, "GET", f"/tokens/{found['id']}", headers=bearer(found)), "authentication-failed")
 
@@ -111,8 +130,21 @@ def test_who_has_no_right_makes_none(server: Harness) -> None:
     bea = basic("300:12345/bea", "another secret")
     found = problem(send(server, "POST", "/tokens", ORDER, headers=bea), "not-allowed")
     assert "MODIFY_ADMIN" in found["detail"]
-    id_ = make(server)["id"]
-    problem(send(server, "DELETE", f"/tokens/{id_}", headers=bea), "not-allowed")
+
+
+def test_who_may_not_see_a_token_does_not_learn_that_it_exists(server: Harness) -> None:
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    bea = basic("300:12345/bea", "another secret")
+    made, gone = make(server)["id"], make(server)["id"]
+    change(server, "DELETE", f"/tokens/{gone}")
+    for method in ("GET", "DELETE"):
+        said = {}
+        for token in (made, gone, "zzzzzzzz"):
+            answer = send(server, method, f"/tokens/{token}", headers=bea)
+            assert problem(answer, "not-found")["status"] == 404
+            said[token] = answer.body.decode().replace(token, "…")
+        assert len(set(said.values())) == 1, said
+    assert got(send(server, "GET", f"/tokens/{made}", headers=basic()))["state"] == "counts"
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,17 @@ from perseid.serve.http.authentication import (
     key_gone,
     proof_headers,
 )
-from perseid.serve.http.caching import tagged
 from perseid.serve.http.failures import NO_STORE, UNAUTHORISED
+from perseid.serve.http.long_answers import tagged
 from perseid.serve.http.messages import HeaderList, Response
 from perseid.serve.http.methods import OPTIONS, READING, allow
 from perseid.serve.http.paths import address_of
 from perseid.serve.http.targets import Parameters
 from perseid.serve.native_identity import KeyGone
+from perseid.serve.native_steps import Kind
 
-from . import problems
-from .calls import ApiCall, calling, octets_of
+from . import meant, problems
+from .calls import LONG_BODY, ApiCall, calling, octets_of
 from .limiting import Allowance
 from .problems import Answered, Wrong
 from .routing import BASE, Found, Reply, Route, Table
@@ -59,17 +60,25 @@ def table() -> Table:
 
 
 async def answer(asking: Asking) -> Response:
-    """Answer a request."""
+    """Answer a request.
+
+    What is not there counts as well: whoever looks for it costs as much as others.
+    """
+    wanted: tuple[Route, tuple[str, ...]] | Exception
     try:
         found = _found(asking)
         if asking.request.method == OPTIONS:
             return Response(204, (allow(_methods(found)), NO_STORE))
-        route = _route(asking, found)
+        wanted = _route(asking, found), found.parameters
     except Exception as error:  # noqa: BLE001 - somebody waits for an answer
-        return problems.response(problems.problem_of(error, asking))
+        wanted = error
     identified = await identify(asking)
     allowance = _counted(asking, identified)
-    response = await _called(asking, route, found.parameters, identified, allowance)
+    if isinstance(wanted, Exception):
+        wrong = wanted if allowance.allowed else _too_many(allowance)
+        response = problems.response(problems.problem_of(wrong, asking))
+    else:
+        response = await _called(asking, *wanted, identified, allowance)
     return response.with_headers(*allowance.headers, *proof_headers(identified))
 
 
@@ -99,6 +108,11 @@ def _route(asking: Asking, found: Found) -> Route:
     raise Wrong("method-not-allowed", detail, f"it has {', '.join(methods)}", headers=(allow(methods),))
 
 
+def _too_many(allowance: Allowance) -> Wrong:
+    retry = (("Retry-After", str(allowance.reset)),)
+    return Wrong("too-many-requests", f"{allowance.limit:,} requests in a minute are the most", headers=retry)
+
+
 def _counted(asking: Asking, identified: Identified) -> Allowance:
     """Count a request for whoever makes it; one with a token for whoever made the token."""
     settings, limiter = asking.place.settings, asking.place.api.limiter
@@ -115,20 +129,29 @@ async def _called(
 ) -> Response:
     call = calling(asking, identified)
     names = parameters_of(route, parameters)
+    suggests = False
     try:
         if identified.problem is not None:
             return _unproved(asking, identified)
         if not allowance.allowed:
-            retry = (("Retry-After", str(allowance.reset)),)
-            raise Wrong("too-many-requests", f"{allowance.limit:,} requests in a minute are the most", headers=retry)
+            raise _too_many(allowance)
         request = asking.request
-        made = ApiCall(call, route, names, query_of(request, route.query), body_of(request, route.body))
-        return _completed(made, await route.handler(made))
+        made = ApiCall(call, route, names, query_of(request, route.query), await _body(asking, route))
+        suggests = request.method == "GET" and getattr(made.query, "suggest", True)
+        return await _completed(made, await route.handler(made))
     except Exception as error:  # noqa: BLE001 - somebody waits for an answer
-        return _refused(asking, identified, error, names.get("handle", ""))
+        return await _refused(asking, identified, error, names.get("handle", ""), suggests=suggests)
 
 
-def _completed(call: ApiCall, reply: Reply) -> Response:
+async def _body(asking: Asking, route: Route) -> object:
+    """What the body says; of a long one it is found out in a pool, so that nobody else waits for it."""
+    request = asking.request
+    if len(request.body) <= LONG_BODY:
+        return body_of(request, route.body)
+    return await asking.do(Kind.READ, lambda: body_of(request, route.body))
+
+
+async def _completed(call: ApiCall, reply: Reply) -> Response:
     """The answer that a route gives, with what all of them have."""
     named = {name.lower() for name, _ in reply.headers}
     headers = list(reply.headers)
@@ -143,7 +166,9 @@ def _completed(call: ApiCall, reply: Reply) -> Response:
     made = Response(
         reply.status, tuple(headers), octets_of(reply), reply.stream, name=reply.name, who=call.call.named, code=1
     )
-    return tagged(call.request, made) if call.request.method in READING and reply.stream is None else made
+    if call.request.method not in READING or reply.body is None:
+        return made
+    return await tagged(call.asking, made, reply.tag)
 
 
 def _kept_how(call: ApiCall) -> tuple[str, str]:
@@ -173,14 +198,19 @@ def _unproved(asking: Asking, identified: Identified) -> Response:
     return problems.response(Answered(made, _challenges(denied.headers)))
 
 
-def _refused(asking: Asking, identified: Identified, error: Exception, name: str) -> Response:
-    """The answer where something was not done; whoever is not known is asked who they are."""
+async def _refused(asking: Asking, identified: Identified, error: Exception, name: str, *, suggests: bool) -> Response:
+    """The answer where something was not done; whoever is not known is asked who they are.
+
+    Whoever reads what is at a name that is not there is told what may have been meant.
+    """
     if isinstance(error, KeyGone):
         identified = key_gone(asking, identified, error)
     answered = problems.problem_of(error, asking)
     if answered.problem.status == UNAUTHORISED:
         headers = (*answered.headers, *_challenges(challenge_headers(asking, identified)))
         answered = replace(answered, headers=headers)
+    if suggests and name:
+        answered = await meant.told(asking, answered, name)
     who = calling(asking, identified).named
     return problems.response(answered, name=name, who=who)
 

@@ -2,39 +2,44 @@
 
 Carrying out is that of the compatible API (`api_call.Call`): every call is an operation of the registry, reading ones
 too, decided under the guard of whoever asks. What is new here is that a request says all it says in types (`taking`),
-that lists have pages (`after`, `cursor`), and that creating calls may carry a key by which they are done once
-(`create`, `once`).
+that lists have pages (`after`, `cursor`), that what is read is also written out where it was read (`tell`), and that
+creating calls may carry a key by which they are done once (`create`, `once`).
 """
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import msgspec
 
 from perseid.ledger.requests import Answer
-from perseid.names import Handle
+from perseid.names import KNOWN_RESOLVERS, Handle, parse_human
+from perseid.names.errors import quoted
 from perseid.registry.context import Context, Operation
+from perseid.registry.demands import shown
 from perseid.registry.idempotency import Differs, Done, Fresh, IdempotencyKeys, Known, Pending
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
 from perseid.serve.http.api_call import Call
 from perseid.serve.http.asking import DOOR, Asking
 from perseid.serve.http.authentication import Identified
+from perseid.serve.http.caching import tag_of
 from perseid.serve.http.failures import RETRY_SECONDS
 from perseid.serve.http.json_answers import PLAIN
 from perseid.serve.http.messages import HeaderList, Request
+from perseid.serve.http.paths import resolvers_of
 from perseid.serve.http.settings import HttpSettings
 from perseid.serve.http.targets import Parameters
+from perseid.serve.native_deciding import Read
 from perseid.serve.native_operations import check_share
 from perseid.serve.native_steps import Kind
 
 from .problems import Wrong
 from .routing import Reply, Route
 from .shapes import DoneBefore, Paging
-from .taking import Unfitting
+from .taking import Unfitting, naming
 
 KEY_HEADER: Final = "idempotency-key"
 """The header with the key of a request, which is kept for a day: who repeats it gets the same answer."""
@@ -107,20 +112,46 @@ class ApiCall:
         return self.body
 
     def handle(self, parameter: str = "handle", *, new: bool = False) -> Handle:
-        """The handle that a parameter of the path is; raises `InvalidName`. A `new` one has to be legal here."""
-        return self.named(self.names[parameter], new=new)
+        """The handle that a parameter of the path is; raises as `named` does. A `new` one has to be legal here."""
+        return self.named(self.names[parameter], parameter, new=new)
 
-    def named(self, text: str, *, new: bool = False) -> Handle:
-        """A handle that stands somewhere else in the request; raises `InvalidName`, or `Refused` on another server."""
-        handle = Handle.parse(text) if new else Handle.keepable(text)
+    def named(self, text: str, where: str = "$.handle", *, new: bool = False) -> Handle:
+        """A handle that stands somewhere else in the request; raises `Misnamed`, or `Refused` on another server.
+
+        One that is too long for any server to have is not found (H9), unless it is to be made.
+        """
+        with naming(where, text, new=new):
+            handle = Handle.parse(text) if new else Handle.keepable(text)
         check_share(handle.to_octets(), self.asking.place)
         return handle
+
+    def meant(self, text: str, where: str, *, legal: bool = False) -> Handle:
+        """A name that is written down in a record, in any form in which people write names; raises `Misnamed`.
+
+        It may be another service's, and then nobody looks it up here: what is no part of it would stay there for ever.
+        A `legal` one could be registered here.
+        """
+        resolvers = [*resolvers_of(self.settings), *KNOWN_RESOLVERS]
+        with naming(where, text, new=legal):
+            found = parse_human(text, resolvers, for_lookup=not legal)
+        if found.tail:
+            message = f"{quoted(found.tail)} is a query or fragment, which belongs to a look-up"
+            raise Unfitting(message, where, f"name {shown(found.handle)} alone")
+        return found.handle
 
     # Doing
 
     async def read(self, read: Callable[[Context], T], about: object = "") -> T:
         """Read something for whoever asks, in one state of the ledger; `about` is the name that it is about."""
         return await self.call.read(read, str(about))
+
+    async def tell(self, read: Callable[[Context], T], tell: Callable[[T], Reply], about: object = "") -> Reply:
+        """Answer with something that is read for whoever asks.
+
+        `tell` makes the answer of it, in the thread in which it was read, and there it is written out. Records may be
+        large: that takes long, and the event loop has others to serve.
+        """
+        return await self.call.told(Read(read), str(about), lambda found: written(tell(found)))
 
     async def look(self, operation: Operation[T], about: object = "") -> T:
         """Carry out an operation that changes nothing."""
@@ -222,10 +253,13 @@ class ApiCall:
 
     async def cursor(self, place: object) -> str | None:
         """The cursor for where the next page begins, a plain object; None if there is none. For `Reply.next` too."""
+        return None if place is None else await self.do(Kind.READ, lambda: self.sealed(place))
+
+    def sealed(self, place: object) -> str | None:
+        """The same for what is done in a pool already: it may wait for the ledger."""
         if place is None:
             return None
-        sealed = await self.do(Kind.READ, lambda: self.asking.place.api.cursors(self.registry))
-        return sealed.seal(place, self._list())
+        return self.asking.place.api.cursors(self.registry).seal(place, self._list())
 
     def _list(self) -> bytes:
         """What a cursor belongs to: a path, what was asked for there, and who asked."""
@@ -244,6 +278,15 @@ def octets_of(reply: Reply) -> bytes:
     if isinstance(reply.body, bytes):
         return reply.body
     return b"" if reply.body is None else msgspec.json.encode(reply.body)
+
+
+def written(reply: Reply) -> Reply:
+    """An answer as octets, with their tag unless it has one that follows from something else."""
+    if reply.body is None:
+        return reply
+    octets = octets_of(reply)
+    is_tagged = any(name.lower() == "etag" for name, _ in reply.headers)
+    return replace(reply, body=octets, tag="" if is_tagged else tag_of(reply.media_type, octets))
 
 
 def _kept(reply: Reply) -> Answer:

@@ -65,7 +65,7 @@ class MadeRecord(Told, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Generic[T]):
+class Known(Generic[T]):
     """An operation for those who are known, who are asked who they are before they learn whether a name is free."""
 
     operation: Operation[T]
@@ -136,6 +136,6 @@ async def make(call: ApiCall, operation: Operation[Changed], handle: Handle, not
     def tell(name: str, seq: int) -> Reply:
         return Reply(MadeRecord(name, seq), CREATED, (location(name),), name=name)
 
-    known = _Known(operation, f"create {shown(handle)}")
+    known = Known(operation, f"create {shown(handle)}")
     reply = await call.create(lambda _: known, lambda made: tell(str(made.handle), made.seq), handle, note)
     return await recalled(call, reply, lambda names, seq: tell(names[0], seq))

@@ -11,8 +11,10 @@ from perseid.registry.cited import cited, printable_name
 from perseid.registry.qr import Qr
 from perseid.serve.http.paths import resolvers_of
 from perseid.serve.native_steps import Kind
+from perseid.wire.codes import ResponseCode
 
 from .calls import ApiCall
+from .problems import Wrong
 from .routing import Reply, Routes
 from .shapes import HANDLE_STEP, About, Given, Seq, Told
 from .taking import Unfitting
@@ -20,7 +22,19 @@ from .taking import Unfitting
 CHAPTER: Final = Routes("Citing", "An identifier as others write it down, and as telephones read it.")
 
 MAX_SCALE: Final = 20
-"""Pixels to a module at most: the largest code then has 3,700 to a side. Who prints larger ones takes SVG."""
+"""Pixels to a module at most: the largest code then has 1,700 to a side. Who prints larger ones takes SVG."""
+
+MAX_RESOLVER: Final = 300
+"""Characters of the address of a resolver: the longest host has 253, and few have a path behind it."""
+
+MAX_DRAWN: Final = 400
+"""Octets of an address whose code is drawn for others: 77 modules to a side, more than are easily read off a thing.
+The largest that there are take a tenth of a second each, in which everybody waits; the command line draws them."""
+
+DRAWING: Final = 0.002
+DRAWING_AN_OCTET: Final = 0.000_05
+"""Seconds of a processor that it takes to draw a code, and for each octet of its address: most of them to find out
+which of eight patterns makes it easiest to read."""
 
 _PLACE: Final = {"handle": HANDLE_STEP}
 
@@ -28,7 +42,7 @@ ResolverText = Annotated[
     str,
     About(
         "The resolver of the HTTP form; this server's own, or the global one, if it is left out.",
-        max_length=2_000,
+        max_length=MAX_RESOLVER,
         examples=["https://hdl.handle.net"],
     ),
 ]
@@ -134,18 +148,26 @@ async def draw(call: ApiCall) -> Reply:
     """The QR code of an identifier, to be printed on a thing: its address at a resolver.
 
     The name must exist, or resolve by a template; one that is reserved will do, since that is what names are reserved
-    for.
+    for. An address of more than 400 octets is not drawn here: its code would be too fine to be read off a thing.
     """
     asked, handle = call.asked(QrQuery), call.handle()
     resolver = _resolver(call, asked.resolver)
     name = await call.read(lambda context: printable_name(context, Reference(handle)), handle)
+    address = to_http(name, resolver)
+    size = len(address.encode())
+    if size > MAX_DRAWN:
+        detail = f"{size:,} octets are too many for a QR code that is read off a thing: {MAX_DRAWN:,} are the most"
+        advice = "name a shorter resolver, or have the command line draw it: perseid qr"
+        raise Wrong("unanswerable", detail, advice, code=int(ResponseCode.INVALID_VALUE))
 
     def drawn() -> bytes:
-        code = Qr.of(to_http(name, resolver))
+        code = Qr.of(address)
         return code.png(asked.scale) if asked.format is Drawing.PNG else code.svg(asked.scale)
 
     media_type = "image/png" if asked.format is Drawing.PNG else "image/svg+xml"
-    return Reply(await call.do(Kind.READ, drawn), media_type=media_type, name=str(name.handle))
+    price = DRAWING + DRAWING_AN_OCTET * size
+    octets = await call.asking.do(Kind.READ, drawn, price=price)
+    return Reply(octets, media_type=media_type, name=str(name.handle))
 
 
 def _resolver(call: ApiCall, text: str) -> Resolver:

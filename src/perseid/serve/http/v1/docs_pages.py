@@ -10,7 +10,7 @@ They are made of the description for programs (`openapi`), so the two say the sa
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,10 +20,9 @@ from perseid.registry.rules import rules
 from perseid.serve.http.caching import PAGE_AGE
 from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import page, site_of
-from perseid.serve.http.paths import address_of
 from perseid.serve.http.settings import HttpSettings
 
-from . import openapi
+from . import examples, openapi
 from .answering import table
 from .problems import SORTS, sorts_by_status
 from .routing import BASE, Route
@@ -40,8 +39,11 @@ and the longest takes some hundredths of a second to make."""
 
 _AGE: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
 _CODE: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
-_UNREMARKABLE: Final = frozenset(("If-None-Match", "no-such-path", "not-private"))
-"""What every route has alike, so that pages say it once."""
+_UNREMARKABLE: Final = frozenset(("no-such-path", "not-private"))
+"""Problems that every route has alike, so that pages say it once."""
+
+_HERE: Final = "{this-server}"
+"""What stands in a page that is kept for the address of the server, where none is declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,22 @@ class Structure:
     words: list[str]
 
 
+def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
+    """A page; None if there is none of that path. `server` is the address at which it was asked for, and is safe.
+
+    Commands on the page name the address that is declared, or else that one.
+    """
+    made = _kept(path, settings)
+    if made is None or settings.public_url or not path.startswith(DOCS):
+        return made
+    # The request says so itself, and what it says is for nobody else: a cache on the way may not tell it to others.
+    headers = tuple([each for each in made.headers if each not in _AGE])
+    own = ("Cache-Control", f"private, max-age={PAGE_AGE}")
+    return replace(made, headers=(own, *headers), body=made.body.replace(_HERE.encode(), server.encode()))
+
+
 @lru_cache(maxsize=MAX_KEPT)
-def answer(path: str, settings: HttpSettings) -> Response | None:
-    """A page; None if there is none of that path."""
+def _kept(path: str, settings: HttpSettings) -> Response | None:
     if path == OPENAPI:
         body = msgspec.json.encode(openapi.document(table(), settings))
         return Response(200, (*_AGE, ("Content-Type", "application/json")), body)
@@ -103,6 +118,10 @@ def answer(path: str, settings: HttpSettings) -> Response | None:
         return _structures(settings)
     part = next((part for part in table().parts if slug_of(part.tag) == rest), None)
     return None if part is None else _chapter(part.tag, part.about, part.found, settings)
+
+
+def _server(settings: HttpSettings) -> str:
+    return settings.public_url or _HERE
 
 
 def slug_of(tag: str) -> str:
@@ -129,7 +148,7 @@ def _front(settings: HttpSettings) -> Response:
         headers=_AGE,
         title=f"The API – {site_of(settings)}",
         about=prose(openapi.ABOUT),
-        base=address_of(BASE, settings),
+        base=f"{_server(settings)}{BASE}",
         chapters=chapters,
         everywhere=everywhere,
     )
@@ -159,14 +178,19 @@ def _route(route: Route, document: Mapping[str, Any], settings: HttpSettings) ->
         "operation": route.operation,
         "summary": route.summary,
         "about": prose(said["description"]),
-        "parameters": [_parameter(each) for each in said["parameters"] if each["name"] not in _UNREMARKABLE],
+        "parameters": [_parameter(each) for each in said["parameters"] if not _is_of_all(each, route)],
         "body": [] if body is None else shapes_of(body),
         "status": route.status,
         "answers": [shape for each in well.get("content", {}).values() for shape in shapes_of(each.get("schema", {}))],
         "media_types": list(well.get("content", {})),
         "refusals": refusals,
-        "example": _example(route, said, settings),
+        "example": examples.command(route, said, document["components"]["schemas"], _server(settings)),
     }
+
+
+def _is_of_all(said: Mapping[str, Any], route: Route) -> bool:
+    """Whether a parameter is one that every answer heeds which can be kept."""
+    return route.method == "GET" and said["name"] == "If-None-Match"
 
 
 def _parameter(said: Mapping[str, Any]) -> Member:
@@ -175,31 +199,6 @@ def _parameter(said: Mapping[str, Any]) -> Member:
     made = _member(said["name"], schema, said["description"], required=said["required"])
     limits = ", ".join(filter(None, (f"in the {where}", made.limits)))
     return Member(made.name, made.shapes, made.required, made.about, limits)
-
-
-def _example(route: Route, said: Mapping[str, Any], settings: HttpSettings) -> str:
-    """A command that asks for it."""
-    path = route.path
-    for each in said["parameters"]:
-        if each["in"] == "path":
-            known = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
-            path = path.replace(f"{{{each['name']}}}", known.get(each["name"], each["name"].upper()))
-    needed = [each for each in said["parameters"] if each["in"] == "query" and each["required"]]
-    query = "&".join(f"{each['name']}={_first_example(each['schema'])}" for each in needed)
-    address = address_of(f"{BASE}{path}", settings) + (f"?{query}" if query else "")
-    parts = ["curl"]
-    if route.method != "GET":
-        parts.append(f"-X {route.method}")
-    if route.scope:
-        parts.append('-H "Authorization: Bearer $TOKEN"')
-    if route.body is not None:
-        parts.append('-H "Content-Type: application/json" -d @request.json')
-    return " ".join([*parts, f"'{address}'"])
-
-
-def _first_example(schema: Mapping[str, Any]) -> str:
-    found = schema.get("examples") or schema.get("enum") or ["…"]
-    return str(found[0])
 
 
 def _structures(settings: HttpSettings) -> Response:

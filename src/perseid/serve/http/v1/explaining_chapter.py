@@ -3,6 +3,7 @@
 from typing import Annotated, Final
 
 from perseid.registry.context import Operation
+from perseid.registry.demands import shown
 from perseid.registry.given import AddGiven, CreateGiven, SetGiven, placed
 from perseid.registry.life import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.minting import Maker, Mint
@@ -12,7 +13,9 @@ from perseid.serve.http.asking import DOOR
 from perseid.serve.native_deciding import Guarded
 from perseid.serve.native_steps import Kind
 
+from .advising import said_here
 from .calls import ApiCall
+from .changing import Known
 from .routing import Reply, Routes
 from .shapes import About, Given, Told
 from .values import Index, Values, given_values, party
@@ -115,16 +118,16 @@ async def explain(call: ApiCall) -> Reply:
     registry, who = call.registry, call.who
     found = await call.do(Kind.READ, lambda: registry.explain(guarded, who, DOOR))
     code = None if found.code is None else int(found.code)
-    return Reply(Explanation(found.allowed, found.reason, found.advice or None, found.rule or None, code))
+    advice = said_here(found.advice) or None
+    return Reply(Explanation(found.allowed, found.reason, advice, found.rule or None, code))
 
 
 def _operation(call: ApiCall, wanted: object) -> Operation[object]:  # noqa: C901 - one case for each
     match wanted:
         case ToCreate():
-            given = given_values(wanted.values)
-            return CreateGiven(
-                call.named(wanted.handle, new=True), given, overwrite=wanted.overwrite, again=wanted.again
-            )
+            handle, given = call.named(wanted.handle, new=True), given_values(wanted.values)
+            create = CreateGiven(handle, given, overwrite=wanted.overwrite, again=wanted.again)
+            return Known(create, f"create {shown(handle)}")
         case ToSet():
             return SetGiven(call.named(wanted.handle), given_values(wanted.values))
         case ToAdd():

@@ -24,6 +24,7 @@ from .history_chapter import Moment
 from .namespaces_chapter import PREFIX_STEP
 from .routing import Reply, Routes
 from .shapes import About, NextCursor, Paging, Seq, Told
+from .taking import naming
 from .values import ValueTold, told_values
 
 CHAPTER: Final = Routes(
@@ -125,13 +126,16 @@ async def find_names(call: ApiCall) -> Reply:
         search = _search(call, asked, since)
         return since, find(context.facts, context.who, search, after, asked.limit, SCAN_SECONDS)
 
-    since, page = await call.read(read)
-    # What `changedSince` was when the search began holds for all its pages.
-    following = await call.cursor(None if page.following is None else (since, page.following))
-    remark = SCANS if page.scans else None
-    if not page.items and following is None and call.call.is_anonymous:
-        remark = NOBODY
-    return Reply(FoundNames([_found(each) for each in page.items], page.scans, remark, following), next=following)
+    def tell(found: tuple[int | None, FoundPage]) -> Reply:
+        since, page = found
+        # What `changedSince` was when the search began holds for all its pages.
+        following = call.sealed(None if page.following is None else (since, page.following))
+        remark = SCANS if page.scans else None
+        if not page.items and following is None and call.call.is_anonymous:
+            remark = NOBODY
+        return Reply(FoundNames([_found(each) for each in page.items], page.scans, remark, following), next=following)
+
+    return await call.tell(read, tell)
 
 
 @CHAPTER.add(
@@ -167,9 +171,11 @@ async def list_names(call: ApiCall) -> Reply:
         rest = list_handles(context.facts, context.who, name, page.last, 1, deleted=asked.deleted)
         return page if rest.items or rest.more else Page(page.items, page.last, more=False)
 
-    page = await call.read(read, f"{PREFIX_OF_PREFIXES}/{prefix}")
-    following = await call.cursor(page.last if page.more else None)
-    return Reply(Names([_name(each) for each in page.items], following), next=following)
+    def tell(page: Page[Listed]) -> Reply:
+        following = call.sealed(page.last if page.more else None)
+        return Reply(Names([_name(each) for each in page.items], following), next=following)
+
+    return await call.tell(read, tell, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
 def _since(call: ApiCall, context: Context, asked: FindQuery) -> int | None:
@@ -182,7 +188,8 @@ def _search(call: ApiCall, asked: FindQuery, since: int | None) -> Search:
     owner = asked.owner
     if owner is not None:
         known = (*resolvers_of(call.settings), *KNOWN_RESOLVERS)
-        owner = str(parse_human(owner, resolvers=known, for_lookup=True).handle)
+        with naming("owner", owner, new=False):
+            owner = str(parse_human(owner, resolvers=known, for_lookup=True).handle)
     return Search(
         url=asked.url,
         host=asked.host,

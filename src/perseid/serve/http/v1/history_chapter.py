@@ -4,6 +4,7 @@ Who may see what is decided in `registry.past` and `registry.past_names`, as for
 What a name stood for at one moment is told by `records_chapter`, with `at`.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from perseid.records.value import Value
@@ -11,8 +12,7 @@ from perseid.registry.context import Context, not_found
 from perseid.registry.demands import Differences
 from perseid.registry.past import History, Past, Seen, Version, history, moment
 from perseid.registry.past_names import Altered, Logged, Page, changes, log
-from perseid.registry.results import Refused
-from perseid.wire.codes import ResponseCode
+from perseid.registry.results import Unanswerable
 
 from .calls import ApiCall
 from .changing import PLACE, iso_time
@@ -206,11 +206,13 @@ async def show_history(call: ApiCall) -> Reply:
     def read(context: Context) -> History:
         return history(context.facts, context.who, handle, before, limit)
 
-    found = await call.read(read, handle)
-    following = await call.cursor(found.before)
-    versions = [_version(version) for version in found.versions]
-    told = HistoryTold(str(found.handle), versions, found.complete, following)
-    return Reply(told, name=str(handle), next=following)
+    def tell(found: History) -> Reply:
+        following = call.sealed(found.before)
+        versions = [_version(version) for version in found.versions]
+        told = HistoryTold(str(found.handle), versions, found.complete, following)
+        return Reply(told, name=str(handle), next=following)
+
+    return await call.tell(read, tell, handle)
 
 
 @CHAPTER.add(
@@ -229,18 +231,33 @@ async def show_differences(call: ApiCall) -> Reply:
     A moment before the name existed counts as a record without values.
     """
     handle, asked = call.handle(), call.asked(BetweenQuery)
-    found = await call.read(lambda context: _differences(call, context, asked), handle)
-    return Reply(found, name=str(handle))
+
+    def read(context: Context) -> _Between:
+        earlier, later = _moments(call, context, asked.earlier, asked.later)
+        past = Past(context.facts, context.who, handle)
+        found = _Between(str(past.held.handle), earlier, later, past.existing_at(earlier), past.existing_at(later))
+        if found.before is None and found.after is None:
+            raise not_found(past.held)
+        return found
+
+    return await call.tell(read, lambda found: Reply(_differences(found), name=str(handle)), handle)
 
 
-def _differences(call: ApiCall, context: Context, asked: BetweenQuery) -> DifferencesTold:
-    earlier, later = _moments(call, context, asked.earlier, asked.later)
-    past = Past(context.facts, context.who, call.handle())
-    before, after = past.existing_at(earlier), past.existing_at(later)
-    if before is None and after is None:
-        raise not_found(past.held)
-    found = Differences.between(() if before is None else before.values, () if after is None else after.values)
-    return DifferencesTold(str(past.held.handle), _point(earlier, before), _point(later, after), _changes(found))
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What a name was at two moments; None where it had no record that may be seen."""
+
+    handle: str
+    earlier: int
+    later: int
+    before: Seen | None
+    after: Seen | None
+
+
+def _differences(found: _Between) -> DifferencesTold:
+    before, after = (() if seen is None else seen.values for seen in (found.before, found.after))
+    changed = _changes(Differences.between(before, after))
+    return DifferencesTold(found.handle, _point(found.earlier, found.before), _point(found.later, found.after), changed)
 
 
 # All names
@@ -269,11 +286,13 @@ async def show_log(call: ApiCall) -> Reply:
         after = _moment(call, context, asked.since) if before is None else before
         return log(context.facts, context.who, after, asked.limit)
 
-    page = await call.read(read)
-    following = await call.cursor(page.last if page.more else None)
-    # Where another page ended is sealed: it may tell of what was passed over.
-    last = None if page.more else page.last
-    return Reply(LogTold([_logged(each) for each in page.items], last, following), next=following)
+    def tell(page: Page[Logged]) -> Reply:
+        following = call.sealed(page.last if page.more else None)
+        # Where another page ended is sealed: it may tell of what was passed over.
+        last = None if page.more else page.last
+        return Reply(LogTold([_logged(each) for each in page.items], last, following), next=following)
+
+    return await call.tell(read, tell)
 
 
 @CHAPTER.add(
@@ -303,9 +322,12 @@ async def show_changes(call: ApiCall) -> Reply:
             earlier, later, after = place
         return earlier, later, changes(context.facts, context.who, earlier, later, after, asked.limit)
 
-    earlier, later, page = await call.read(read)
-    following = await call.cursor((earlier, later, page.last) if page.more else None)
-    return Reply(AlteredNames(earlier, later, [_altered(each) for each in page.items], following), next=following)
+    def tell(found: tuple[int, int, Page[Altered]]) -> Reply:
+        earlier, later, page = found
+        following = call.sealed((earlier, later, page.last) if page.more else None)
+        return Reply(AlteredNames(earlier, later, [_altered(each) for each in page.items], following), next=following)
+
+    return await call.tell(read, tell)
 
 
 # Moments
@@ -321,7 +343,7 @@ def _moments(call: ApiCall, context: Context, earlier: str, later: str | None) -
     last = context.facts.reading.size if later is None else _moment(call, context, later)
     if first > last:
         reason = f"the earlier moment, entry {first}, is behind the later one, entry {last}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "exchange them")
+        raise Unanswerable(reason, "exchange them")
     return first, last
 
 

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Final
 
-from perseid.names import Handle
 from perseid.records.types import HS_ALIAS
 from perseid.registry.aliases import follow_aliases
 from perseid.registry.given import CreateGiven
@@ -23,7 +22,14 @@ class NewAlias(Given, frozen=True):
     """Another name for a thing."""
 
     handle: Annotated[Name, About("The new name.")]
-    of: Annotated[Name, About("The name that it leads to.", examples=["12345/x"])]
+    of: Annotated[
+        Name,
+        About(
+            "The name that it leads to, here or elsewhere: a handle, a `hdl:` URI, or a URL of a resolver that is "
+            "known here. The handle is stored.",
+            examples=["12345/x"],
+        ),
+    ]
     note: Note = ""
 
 
@@ -84,10 +90,10 @@ async def alias(call: ApiCall) -> Reply:
     """Make a name that leads to another one: a record with a value of the type HS_ALIAS.
 
     Resolvers follow it, so the new name leads wherever the other one does. An alias of a name that exists already is a
-    value like any other: add it, or put it in the place of what is there.
+    value like any other: add it, or put it in the place of what is there. No name can be an alias of itself.
     """
     new = call.given(NewAlias)
-    handle, target = call.named(new.handle, new=True), Handle.parse(new.of)
+    handle, target = call.named(new.handle, new=True), call.meant(new.of, "$.of", legal=True)
     return await make(call, CreateGiven(handle, (GivenValue(HS_ALIAS, target.to_octets()),)), handle, new.note)
 
 
@@ -127,8 +133,8 @@ async def link_version(call: ApiCall) -> Reply:
     A work may have many versions, a version is of one work. A link is taken away by removing its values.
     """
     new = call.given(VersionLink)
-    work = call.named(new.work)
-    return _linked(await call.change(LinkVersion(work, call.named(new.version)), work, new.note))
+    work = call.named(new.work, "$.work")
+    return _linked(await call.change(LinkVersion(work, call.named(new.version, "$.version")), work, new.note))
 
 
 @CHAPTER.add(
@@ -147,8 +153,8 @@ async def link_metadata(call: ApiCall) -> Reply:
     Each has one of the other. Minting with `metadata` makes both names, linked.
     """
     new = call.given(MetadataLink)
-    thing = call.named(new.thing)
-    return _linked(await call.change(LinkMetadata(thing, call.named(new.metadata)), thing, new.note))
+    thing = call.named(new.thing, "$.thing")
+    return _linked(await call.change(LinkMetadata(thing, call.named(new.metadata, "$.metadata")), thing, new.note))
 
 
 def _linked(linked: Linked) -> Reply:

@@ -29,7 +29,13 @@ class NewTombstone(Given, frozen=True):
         str,
         About("Why; everybody reads it.", min_length=1, max_length=10_000, examples=["Withdrawn by its publisher"]),
     ]
-    replaced_by: Annotated[Name | None, About("The name to use instead.")] = None
+    replaced_by: Annotated[
+        Name | None,
+        About(
+            "The name to use instead, here or elsewhere: a handle, a `hdl:` URI, or a URL of a resolver that is known "
+            "here. The handle is stored."
+        ),
+    ] = None
     note: Note = ""
 
 
@@ -102,7 +108,7 @@ async def tombstone(call: ApiCall) -> Reply:
     nobody gets the name again. On a tombstone this says it better; the date stays.
     """
     handle, new = call.handle(), call.given(NewTombstone)
-    instead = None if new.replaced_by is None else call.named(new.replaced_by)
+    instead = None if new.replaced_by is None else call.meant(new.replaced_by, "$.replacedBy")
     return await change(call, Tombstone(handle, new.reason, instead), handle, new.note)
 
 

@@ -154,7 +154,8 @@ async def reserve(call: ApiCall) -> Reply:
         return await _made(call, order.again, new.prefix, new.note)
     if new.count is not None:
         raise Unfitting("the handles say how many they are; leave the count out", "$.count")
-    chosen = Reserve(tuple([call.named(handle, new=True) for handle in new.handles]), owner)
+    handles = [call.named(name, f"$.handles[{number}]", new=True) for number, name in enumerate(new.handles)]
+    chosen = Reserve(tuple(handles), owner)
     return await _made(call, lambda _: chosen, new.handles[0], new.note)
 
 

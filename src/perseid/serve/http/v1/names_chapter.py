@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from perseid.names import (
     Handle,
     InvalidName,
     MemoryLease,
+    Reference,
     Resolver,
     Source,
     load_scheme,
@@ -28,6 +29,7 @@ from perseid.names import (
     to_path,
 )
 from perseid.names.errors import quoted
+from perseid.names.prefixes import check_prefix
 from perseid.registry.rules import rules
 from perseid.serve.http.caching import STATIC_AGE
 from perseid.serve.http.failures import NO_STORE
@@ -37,7 +39,7 @@ from .calls import ApiCall
 from .problems import Wrong
 from .routing import Reply, Routes
 from .shapes import About, Given, Told
-from .taking import Unfitting
+from .taking import Misnamed, Unfitting, naming
 
 CHAPTER: Final = Routes("Names", "Names and suffixes: taken apart, converted, checked. Nothing is looked up.")
 
@@ -109,13 +111,21 @@ class PilinQuery(Given, frozen=True):
 class CordraQuery(Given, frozen=True):
     """A kind of UUID."""
 
-    version: Annotated[int, About("4 is random, 1 the time with a random node.", examples=[4])] = 4
+    version: Annotated[Literal[1, 4], About("4 is random, 1 the time with a random node.", examples=[4])] = 4
 
 
 class SchemeQuery(Given, frozen=True):
-    """A suffix, or a whole handle, and the scheme that it may belong to."""
+    """A suffix, and the scheme that it may belong to."""
 
-    suffix: Annotated[str, About("The suffix.", min_length=1, max_length=_MAX_TEXT, examples=["D7J1G0DQH"])]
+    suffix: Annotated[
+        str,
+        About(
+            "The suffix alone: what stands behind the first slash of a handle.",
+            min_length=1,
+            max_length=_MAX_TEXT,
+            examples=["D7J1G0DQH"],
+        ),
+    ]
     scheme: Annotated[Scheme | None, About("The scheme; without one, the one that it looks like.")] = None
     prefix: Annotated[str, About("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = (
         _ANY_PREFIX
@@ -201,7 +211,10 @@ class Checked(Told, frozen=True):
     details: Annotated[dict[str, Any], About("What the scheme tells from it.")] = msgspec.field(default_factory=dict)
     reason: Annotated[str, About("What is wrong with it.")] = ""
     rule: Annotated[str, About("The id of the rule that it breaks.", examples=["P7"])] = ""
-    position: Annotated[int | None, About("Which character is wrong, counted from 1.")] = None
+    where: Annotated[
+        str, About("Which of the two it is that breaks it: `suffix` or `prefix`.", examples=["suffix"])
+    ] = ""
+    position: Annotated[int | None, About("Which character of that is wrong, counted from 1.")] = None
 
 
 @CHAPTER.add("GET", "/names/parse", "parseName", "Take a name apart", answer=Parsed, query=TextQuery)
@@ -211,7 +224,7 @@ async def parse(call: ApiCall) -> Reply:
     A bare handle is taken literally. The scheme is advice by shape; only the name's namespace knows for sure.
     """
     asked = call.asked(TextQuery)
-    reference = parse_human(asked.text, resolvers=_understood(call, asked.resolver))
+    reference = _read(asked.text, _understood(call, asked.resolver))
     given = reference.handle
     scheme = recognise(given)
     handle = given if scheme is None else scheme.normalise(given)
@@ -235,7 +248,7 @@ async def convert(call: ApiCall) -> Reply:
     """A name in another form. The spelling is kept; query and fragment come along where the form has room."""
     asked = call.asked(ConversionQuery)
     own = [_resolver(asked.resolver)] if asked.resolver else []
-    reference = parse_human(asked.text, resolvers=[*own, *_understood(call)])
+    reference = _read(asked.text, [*own, *_understood(call)])
     name = {
         Form.HANDLE: lambda: str(reference.handle),
         Form.HOST: lambda: to_host(reference),
@@ -249,7 +262,7 @@ async def convert(call: ApiCall) -> Reply:
 async def forms(call: ApiCall) -> Reply:
     """A name as it is, as URI in both forms, and at the resolvers that are declared here."""
     asked = call.asked(TextQuery)
-    reference = parse_human(asked.text, resolvers=_understood(call, asked.resolver))
+    reference = _read(asked.text, _understood(call, asked.resolver))
     declared = [*map(_resolver, asked.resolver), *resolvers_of(call.asking.place.settings), KNOWN_RESOLVERS[0]]
     links = list(dict.fromkeys(to_http(reference, resolver) for resolver in declared))
     return Reply(Forms(str(reference.handle), to_host(reference), to_path(reference), links), headers=_ALWAYS)
@@ -303,17 +316,16 @@ async def pilin_suffix(call: ApiCall) -> Reply:
 )
 async def decode_pilin(call: ApiCall) -> Reply:
     """When a PILIN suffix was made, by what it says itself."""
-    return Reply(_pilin(pilin.decode(call.names["suffix"])), headers=_ALWAYS)
+    with naming("suffix"):
+        return Reply(_pilin(pilin.decode(call.names["suffix"])), headers=_ALWAYS)
 
 
 @CHAPTER.add("GET", "/suffixes/cordra", "cordraSuffix", "A new CORDRA path", answer=CordraSuffix, query=CordraQuery)
 async def cordra_suffix(call: ApiCall) -> Reply:
     """A new UUID in 32 capital hexadecimal digits. Nothing is registered."""
     version = call.asked(CordraQuery).version
-    if version not in (1, 4):
-        raise Unfitting("CORDRA paths are UUIDs of version 1 or 4", "version")
     place = call.asking.place
-    scheme = Cordra(1 if version == 1 else 4)
+    scheme = Cordra(version)
     source = Source(lambda: int(place.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
     (suffix,) = scheme.mint(source)
     uuid = scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]
@@ -322,21 +334,47 @@ async def cordra_suffix(call: ApiCall) -> Reply:
 
 @CHAPTER.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", answer=Checked, query=SchemeQuery)
 async def check(call: ApiCall) -> Reply:
-    """Whether a suffix belongs to a scheme; if not, which rule it breaks and where."""
+    """Whether a suffix belongs to a scheme; if not, which rule it breaks and where.
+
+    Some schemes restrict the prefix as well: name it, and it is checked too.
+    """
     asked = call.asked(SchemeQuery)
-    handle = Handle.parse(f"{asked.prefix}/{asked.suffix}")
+    handle = _whole(asked)
     scheme = recognise(handle) if asked.scheme is None else load_scheme(asked.scheme.value)
     if scheme is None:
         return Reply(Checked(asked.suffix, None, valid=False, reason="it looks like none of the schemes"))
     try:
         normal = scheme.normalise(handle)
     except InvalidName as problem:
-        at = None if problem.position is None else problem.position - len(handle.prefix)
-        made = Checked(asked.suffix, scheme.name, False, reason=problem.message, rule=problem.rule, position=at)
+        found = _placed(problem, handle)
+        at = None if found.position is None else found.position + 1
+        made = Checked(
+            asked.suffix, scheme.name, False, reason=found.message, rule=found.rule, where=found.where, position=at
+        )
         return Reply(made, headers=_ALWAYS)
     return Reply(
         Checked(asked.suffix, scheme.name, True, normal.suffix, dict(scheme.describe(handle))), headers=_ALWAYS
     )
+
+
+def _whole(asked: SchemeQuery) -> Handle:
+    """The handle of a suffix and a prefix, each of which has to be one by itself; raises `Misnamed`."""
+    with naming("prefix"):
+        check_prefix(asked.prefix)
+    try:
+        return Handle.parse(f"{asked.prefix}/{asked.suffix}")
+    except InvalidName as problem:
+        raise _placed(problem, Handle(asked.prefix, asked.suffix)) from problem
+
+
+def _placed(problem: InvalidName, handle: Handle) -> Misnamed:
+    """A problem with a handle, as one of its prefix or of its suffix."""
+    begin = len(handle.prefix) + 1
+    if problem.position is None:
+        return Misnamed.at(problem, "suffix")
+    if problem.position < begin:
+        return Misnamed.at(problem, "prefix")
+    return Misnamed.at(problem.moved_to(problem.position - begin), "suffix")
 
 
 def _understood(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
@@ -344,11 +382,17 @@ def _understood(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
     return [*map(_resolver, more), *resolvers_of(call.asking.place.settings), *KNOWN_RESOLVERS]
 
 
+def _read(text: str, resolvers: Sequence[Resolver]) -> Reference:
+    with naming("text"):
+        return parse_human(text, resolvers)
+
+
 def _resolver(text: str) -> Resolver:
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
-        raise Unfitting(problem.message, "resolver") from problem
+        advice = "write it as in http://example.org/hdl"
+        raise Unfitting(problem.message, "resolver", advice) from problem
 
 
 def _pilin(milliseconds: int) -> PilinSuffix:
@@ -360,7 +404,7 @@ def _milliseconds(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         message = f"{quoted(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
-        raise Unfitting(message, "at") from None
+        raise Unfitting(message, "at", "write the time in ISO 8601, in UTC unless it names a zone") from None
     milliseconds = pilin.from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     if not pilin.FIRST <= milliseconds < pilin.END:
         first, last = pilin.format_time(pilin.FIRST), pilin.format_time(pilin.END - 1)

@@ -1,26 +1,33 @@
 """Namespaces and their rules, and what a name says about itself as an identifier."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.records.value import ValueRef
+from perseid.registry import namespaces
 from perseid.registry.about import authority_of
 from perseid.registry.context import Context
+from perseid.registry.facts import stored_policy
+from perseid.registry.founding import MakeNamespace
+from perseid.registry.minting import Maker
 from perseid.registry.namespace_views import ChangePolicy, all_rules, known_policy, listed_prefixes, summary
-from perseid.registry.namespaces import AddNamespace, SetPolicy
+from perseid.registry.namespaces import AddNamespace
+from perseid.registry.page_room import Room
 from perseid.registry.policy import PROFILES, Policy
 from perseid.registry.resolving import Query, resolve
-from perseid.registry.setup import KeepPrefixHandle, administered_by, creator_order, with_group
+from perseid.registry.setup import administered_by, with_group
+from perseid.serve.native_steps import Kind
 
-from .calls import ApiCall
-from .routing import Reply, Routes
-from .shapes import HANDLE_STEP, About, Given, NextCursor, Note, Paging, Seq, Told
+from .calls import REPLAYED, ApiCall
+from .changing import CREATED
+from .routing import BASE, Reply, Routes
+from .shapes import HANDLE_STEP, About, DoneBefore, Given, NextCursor, Note, Paging, Seq, Told
 from .taking import Unfitting
 from .values import party
 
@@ -167,12 +174,19 @@ async def list_namespaces(call: ApiCall) -> Reply:
     def page(context: Context) -> tuple[list[Namespace], str | None]:
         prefixes = sorted(listed_prefixes(context.facts, context.who), key=fold)
         behind = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
-        told = [_told(context, prefix) for prefix in islice(behind, limit)]
-        return told, fold(told[-1].prefix) if len(behind) > limit else None
+        room = Room(limit)
+        told: list[Namespace] = []
+        for each in map(partial(_told, context), islice(behind, limit)):
+            if not room.take(len(msgspec.json.encode(each))):
+                break
+            told.append(each)
+        return told, fold(told[-1].prefix) if len(behind) > len(told) else None
 
-    found, last = await call.read(page)
-    following = await call.cursor(last)
-    return Reply(Namespaces(found, following), next=following)
+    def tell(found: tuple[list[Namespace], str | None]) -> Reply:
+        following = call.sealed(found[1])
+        return Reply(Namespaces(found[0], following), next=following)
+
+    return await call.tell(page, tell)
 
 
 @CHAPTER.add(
@@ -202,7 +216,7 @@ async def show_namespace(call: ApiCall) -> Reply:
     "Make a namespace",
     body=NewNamespace,
     answer=MadeNamespace,
-    status=201,
+    status=CREATED,
     scope="namespaces",
     creates=True,
     problems=(401, 403, 409, 422),
@@ -211,30 +225,46 @@ async def add_namespace(call: ApiCall) -> Reply:
     """Make a namespace: become responsible for a prefix, with rules that hold at every door.
 
     The case rule is fixed from then on; all else can be changed with its policy. Where the rules ask for a creator and
-    you name none, a record is made for it, which names itself.
+    you name none, a record is made for it, which names itself. All of it is made, or nothing.
+
+    Where such a record is made, you have to be allowed to make names in the new namespace, and a token needs the word
+    `mint` in its scope besides.
     """
     new = call.given(NewNamespace)
     rules = _rules(new)
-    members = [party(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)]
-    return await call.once(lambda: _made(call, new, rules, members))
+    given = [party(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)]
+    members = given or list(call.registry.rules.administration.server_admins)
+    order = AddNamespace(new.prefix, rules, administered_by(new.prefix, members) if members else ())
+    maker = Maker.of(call.registry)
+    reply = await call.create(lambda since: MakeNamespace(maker, order, since), _made, note=new.note)
+    return await _recalled(call, new.prefix, reply)
 
 
-async def _made(call: ApiCall, new: NewNamespace, rules: Policy, members: list[ValueRef]) -> Reply:
-    """As `setup.add_namespace` does, each step for whoever asks."""
-    members = members or list(call.registry.rules.administration.server_admins)
-    values = administered_by(new.prefix, members) if members else ()
-    is_root = await call.read(lambda context: context.facts.is_homed(f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}"))
-    if not is_root:
-        await call.change(KeepPrefixHandle(new.prefix, values), note=new.note)
-    made = await call.change(AddNamespace(new.prefix, rules, values), note=new.note)
-    elsewhere = made.types_elsewhere
-    if made.policy.authority and not made.policy.default_creator:
-        first = made
-        minted = await call.change_when(lambda since: creator_order(call.registry, first, since), note=new.note)
-        named = replace(made.policy, default_creator=str(minted.handles[0]))
-        made = await call.change(SetPolicy(made.prefix, named), note=new.note)
+def _made(made: namespaces.Namespace) -> Reply:
     creator = made.policy.default_creator or None
-    return Reply(MadeNamespace(made.prefix, made.policy.profile, made.seq, creator, elsewhere), 201)
+    told = MadeNamespace(made.prefix, made.policy.profile, made.seq, creator, made.types_elsewhere)
+    return Reply(told, CREATED, (("Location", f"{BASE}/namespaces/{quote(made.prefix, safe='')}"),))
+
+
+async def _recalled(call: ApiCall, prefix: str, reply: Reply) -> Reply:
+    """The answer to a request that was carried out before, also where it is not kept: its first entry has the rules."""
+    before = reply.body
+    if not isinstance(before, DoneBefore):
+        return reply
+    registry, seq = call.registry, before.seq
+
+    def read() -> namespaces.Namespace | None:
+        with registry.facts() as facts:
+            policy = stored_policy(facts.reading.entry(seq))
+            if policy is None:
+                return None
+            return namespaces.Namespace(prefix, policy, seq, namespaces.types_elsewhere(facts, policy))
+
+    found = await call.do(Kind.READ, read)
+    if found is None:
+        return reply
+    again = _made(found)
+    return replace(again, headers=(*again.headers, REPLAYED))
 
 
 @CHAPTER.add(

@@ -15,11 +15,10 @@ import msgspec
 from perseid.registry.scopes import WORDS
 from perseid.serve.http.settings import HttpSettings
 
-from .calls import KEY_HEADER, REPLAYED
-from .limiting import WINDOW
+from . import headers
 from .problems import MEDIA_TYPE, Problem, sorts_by_status
-from .routing import BASE, Route, Table, is_parameter
-from .shapes import DoneBefore, Paging
+from .routing import BASE, ITSELF, NO_TOKEN, Route, Table, is_parameter
+from .shapes import DoneBefore
 from .taking import may_be_left_out
 
 VERSION: Final = "3.1.0"
@@ -45,7 +44,13 @@ people, `rule` for the rule that stood in the way. The pages under `/docs/proble
 **Requests that are carried out once**: calls that make something take an `Idempotency-Key`, which you make up. Who
 repeats a request with its key gets the same answer, for 24 hours; another request with the same key is refused (422).
 
-**Limits**: `RateLimit` and `RateLimit-Policy` say how many requests you have left in this minute.
+**Limits**: `RateLimit` and `RateLimit-Policy` say how many requests you have left in this minute. Requests for what is
+not there count as well.
+
+**Answers are JSON**, and pictures where a path says so: each path has one form, and `Accept` changes nothing. The
+resolver heeds it, and gives records in other forms.
+
+**Names that are not there**: problems have `suggestions` then, names that are there and may have been meant.
 """
 
 _JSON: Final = "application/json"
@@ -78,17 +83,6 @@ _SCHEMES: Final = {
     },
 }
 
-_LIMIT_HEADERS: Final = {
-    "RateLimit-Policy": {
-        "description": f"How many requests you may make in {WINDOW} seconds.",
-        "schema": {"type": "string", "examples": ['"requests";q=600;w=60']},
-    },
-    "RateLimit": {
-        "description": "How many are left (`r`), and in how many seconds there are more (`t`).",
-        "schema": {"type": "string", "examples": ['"requests";r=597;t=1']},
-    },
-}
-
 
 def document(table: Table, settings: HttpSettings) -> dict[str, Any]:
     """The description, as a plain object."""
@@ -116,7 +110,7 @@ def _document(table: Table) -> Mapping[str, Any]:
             "schemas": schemas,
             "securitySchemes": _SCHEMES,
             "responses": {name_of(status): _problem(status) for status in _statuses(table)},
-            "headers": _LIMIT_HEADERS,
+            "headers": dict(headers.ANSWERS),
         },
     }
 
@@ -125,7 +119,19 @@ def components(table: Table) -> dict[str, Any]:
     """The structures that go over the network, by their names."""
     types = [each for route in table.routes for each in (route.answer, route.body) if each is not None]
     _, found = msgspec.json.schema_components((*types, Problem, DoneBefore), ref_template=_REFERENCE)
-    return dict(sorted(found.items()))
+    return {name: _with_tag_described(schema) for name, schema in sorted(found.items())}
+
+
+def _with_tag_described(schema: dict[str, Any]) -> dict[str, Any]:
+    """A structure, with what its tag says: no member of the type, it tells the structures of a union apart."""
+    members = schema.get("properties", {})
+    for name, said in members.items():
+        if said.keys() == {"enum"} and len(said["enum"]) == 1:
+            (tag,) = said["enum"]
+            about = f"Which of the structures this is: always `{tag}` here."
+            tagged = {"description": about, "examples": [tag], "type": "string", "enum": [tag]}
+            return {**schema, "properties": {**members, name: tagged}}
+    return schema
 
 
 def _statuses(table: Table) -> list[int]:
@@ -145,10 +151,9 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "description": description(route),
         "tags": [route.tag],
-        "parameters": [*_path_parameters(route), *query_parameters(route), *_header_parameters(route)],
+        "parameters": [*_path_parameters(route), *query_parameters(route), *headers.parameters(route)],
         "responses": _responses(route),
-        # who reads may leave it out also where a token needs a word: what everybody may know is told
-        "security": list(_SECURITY) if route.scope and route.method != "GET" else [{}, *_SECURITY],
+        "security": _security(route),
     }
     if route.scope:
         made["x-scope"] = route.scope
@@ -158,11 +163,26 @@ def _operation(route: Route) -> dict[str, Any]:
     return made
 
 
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    """How somebody says who they are. `{}`, nobody in particular, is one way where everybody may know something."""
+    if route.scope == NO_TOKEN:
+        return [way for way in _SECURITY if "token" not in way]
+    if route.scope == ITSELF:
+        return list(_SECURITY)
+    # who reads may leave it out also where a token needs a word: what everybody may know is told
+    return list(_SECURITY) if route.scope and route.method != "GET" else [{}, *_SECURITY]
+
+
 def description(route: Route) -> str:
     """What a route does: the docstring of its function, and what a token needs for it."""
     said = inspect.cleandoc(route.handler.__doc__ or "")
-    scope = f"\n\nA token needs the word `{route.scope}` in its scope." if route.scope else ""
-    return said + scope
+    if not route.scope:
+        return said
+    known = {
+        NO_TOKEN: "No token can do this, whatever its scope: identify yourself with a key.",
+        ITSELF: "A token needs no word in its scope for this, and reaches itself only.",
+    }
+    return f"{said}\n\n{known.get(route.scope, f'A token needs the word `{route.scope}` in its scope.')}"
 
 
 def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
@@ -208,34 +228,6 @@ def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
     return {key: _inlined(value, parts) for key, value in schema.items()}
 
 
-def _header_parameters(route: Route) -> Iterable[dict[str, Any]]:
-    if route.creates:
-        yield {
-            "name": "-".join(word.capitalize() for word in KEY_HEADER.split("-")),
-            "in": "header",
-            "required": False,
-            "description": "A key that you make up, such as a UUID: who repeats the request with it, within 24 hours, "
-            "gets the same answer, and nothing is done twice.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-        }
-    if route.conditional:
-        yield {
-            "name": "If-Match",
-            "in": "header",
-            "required": False,
-            "description": "The `ETag` of the record as you read it: if it has changed since, nothing is done (412).",
-            "schema": {"type": "string"},
-        }
-    if route.method == "GET" and not route.path.endswith("/events"):
-        yield {
-            "name": "If-None-Match",
-            "in": "header",
-            "required": False,
-            "description": "The `ETag` of an answer that you have: if it is still good, the answer is 304 and empty.",
-            "schema": {"type": "string"},
-        }
-
-
 def _responses(route: Route) -> dict[str, Any]:
     schema = None if route.answer is None else schema_of(route.answer)
     if schema is not None and route.creates:
@@ -243,31 +235,16 @@ def _responses(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for media_type in route.media_types if schema is None or route.media_types != (_JSON,) else (_JSON,):
         content[media_type] = {"schema": schema} if schema is not None and media_type == _JSON else {}
-    well: dict[str, Any] = {"description": route.summary, "headers": _headers(route)}
+    well: dict[str, Any] = {"description": route.summary, "headers": headers.of_answer(route)}
     if schema is not None or route.media_types != (_JSON,):
         well["content"] = content
     found: dict[str, Any] = {str(route.status): well}
-    if route.method == "GET":
-        found["304"] = {"description": "What you have is still good.", "headers": _headers(route)}
+    if route.method == "GET" and not headers.is_endless(route):
+        found["304"] = {"description": "What you have is still good.", "headers": headers.of_same(route)}
     body = (413, 415) if route.body is not None else ()
     keyed = (409, 422) if route.creates else ()
     for status in sorted({*EVERYWHERE, *route.problems, *body, *keyed}):
         found[str(status)] = {"$ref": f"#/components/responses/{name_of(status)}"}
-    return found
-
-
-def _headers(route: Route) -> dict[str, Any]:
-    found: dict[str, Any] = {name: {"$ref": f"#/components/headers/{name}"} for name in _LIMIT_HEADERS}
-    if issubclass(route.query, Paging):
-        found["Link"] = {
-            "description": 'The address of the next page, with `rel="next"`; absent on the last one.',
-            "schema": {"type": "string"},
-        }
-    if route.creates:
-        found[REPLAYED[0]] = {
-            "description": "`true` where the answer is the one that was given before, and nothing was done now.",
-            "schema": {"type": "string"},
-        }
     return found
 
 
@@ -276,7 +253,7 @@ def _problem(status: int) -> dict[str, Any]:
     said = "\n".join(f"- `{sort.slug}`: {sort.title}. {sort.about}" for sort in sorts)
     return {
         "description": said or HTTPStatus(status).phrase,
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in _LIMIT_HEADERS},
+        "headers": headers.of_problem(status),
         "content": {MEDIA_TYPE: {"schema": schema_of(Problem)}},
     }
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from perseid.ledger.operations import Operation
 from perseid.records.value import Value
 from perseid.registry import units
+from perseid.registry.identity import Identity
 from perseid.registry.rewriting import Planned
 from perseid.registry.units import Undos
 
@@ -120,7 +121,12 @@ class OperationTold(Told, frozen=True, omit_defaults=False):
     actor: Annotated[str, About("Who began it.", examples=["300:0.NA/12345"])]
     note: Annotated[str, About("Why, in their words.")]
     undone_by: Annotated[str | None, About("The operation that has undone it.")] = None
-    problem: Annotated[Problem | None, About("Why it ended early, if this server was at it.")] = None
+    problem: Annotated[
+        Problem | None,
+        About(
+            "That it ended early, if this server was at it. Why, is told to whoever carried it out, and to nobody else."
+        ),
+    ] = None
 
 
 class Operations(Told, frozen=True, omit_defaults=False):
@@ -148,8 +154,8 @@ class UndoPlan(Told, frozen=True, omit_defaults=False):
     obstacles: Annotated[list[ObstacleTold], About(f"These; {MAX_OBSTACLES:,} of them at most.")]
 
 
-def operation_told(unit: Operation, undos: Undos, runs: Runs) -> OperationTold:
-    """An operation as it is told."""
+def operation_told(unit: Operation, undos: Undos, runs: Runs, who: Identity) -> OperationTold:
+    """An operation as it is told to somebody."""
     state = _state(unit, undos, running=runs.is_running(unit.id))
     return OperationTold(
         unit.id,
@@ -163,7 +169,7 @@ def operation_told(unit: Operation, undos: Undos, runs: Runs) -> OperationTold:
         unit.actor,
         unit.note,
         undos.standing(unit.id),
-        runs.problem(unit.id) if state is State.UNFINISHED else None,
+        runs.problem(unit.id, who) if state is State.UNFINISHED else None,
     )
 
 

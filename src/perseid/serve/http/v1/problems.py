@@ -5,7 +5,7 @@
 
 `type` is for programs and does not change; it leads to the page that explains it. `detail` says what was wrong, and
 `advice` what to do about it. `rule` is the id of the rule, or the line of the namespace's policy, that stood in the
-way. `code` is the number that the Handle System has for it.
+way. `code` is the number that the Handle System has for it. `where` is the part of the request that does not fit.
 """
 
 import tomllib
@@ -20,20 +20,23 @@ from perseid.records.errors import InvalidData
 from perseid.registry.conditions import ConditionFailed
 from perseid.registry.minting import MustWait
 from perseid.registry.policy_text import InvalidPolicy
-from perseid.registry.results import Referred, Refused
+from perseid.registry.results import Referred, Refused, Unanswerable
 from perseid.registry.scopes import InvalidScope
 from perseid.serve.http import failures
 from perseid.serve.http.asking import Asking
 from perseid.serve.http.failures import NO_STORE, NOT_PRIVATE
 from perseid.serve.http.messages import HeaderList, Response
+from perseid.serve.http.methods import READING
 from perseid.serve.http.settings import HttpSettings
 from perseid.serve.http.targets import Malformed
 from perseid.serve.native_failures import Busy
 from perseid.wire.codes import ResponseCode
 
+from .advising import on_name, said_here
 from .cursors import InvalidCursor
+from .meant import KnownPrefix, MeantName
 from .shapes import About, Told
-from .taking import Unfitting
+from .taking import Misnamed, Unfitting
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -57,6 +60,11 @@ class Problem(Told, frozen=True):
         str, About("The parameter, or the path in the JSON of the body, that does not fit.", examples=["$.values[0]"])
     ] = ""
     instance: Annotated[str, About("Under which number the log of the server has it, if it went wrong there.")] = ""
+    suggestions: Annotated[
+        tuple[MeantName, ...],
+        About("Names that are there and may have been meant, the nearest first, where a name is not there."),
+    ] = ()
+    prefix: Annotated[KnownPrefix | None, About("What is known here of the prefix of a name that is not there.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +156,10 @@ def problem_of(error: Exception, asking: Asking) -> Answered:
         case InvalidCursor():
             return Answered(make(settings, "invalid-cursor", str(error)))
         case InvalidName():
-            code = int(ResponseCode.INVALID_HANDLE)
-            return Answered(make(settings, "invalid-name", error.message, rule=error.rule, code=code))
+            return Answered(_misnamed(error, settings))
         case InvalidData() | InvalidPolicy() | InvalidScope():
-            code = int(ResponseCode.INVALID_VALUE)
-            return Answered(make(settings, "invalid-value", str(error), code=code))
+            slug = "unanswerable" if asking.request.method in READING else "invalid-value"
+            return Answered(make(settings, slug, str(error), code=int(ResponseCode.INVALID_VALUE)))
         case Referred():
             advice = "ask that service: the record of the prefix says which it is"
             return Answered(make(settings, "elsewhere", error.reason, advice=advice, code=int(error.code)))
@@ -161,11 +168,27 @@ def problem_of(error: Exception, asking: Asking) -> Answered:
     return _failed(error, asking)
 
 
+def _misnamed(error: InvalidName, settings: HttpSettings) -> Problem:
+    """What a name is that is none: which character of it is wrong (counted from 1), by which rule, and where it is."""
+    at = "" if error.position is None else f"at character {error.position + 1}: "
+    return make(
+        settings,
+        "invalid-name",
+        f"{at}{error.message}",
+        advice=on_name(error.rule),
+        rule=error.rule,
+        code=int(ResponseCode.INVALID_HANDLE),
+        where=error.where if isinstance(error, Misnamed) else "",
+    )
+
+
 def _refused(refused: Refused, asking: Asking) -> Answered:
     """What a refusal of the registry is: by its code, with its own reason, advice and rule."""
     headers = failures.failure_of(refused, asking).headers
-    code, advice = refused.code, refused.advice
+    code, advice = refused.code, said_here(refused.advice)
     slug = _BY_CODE.get(code, "internal-error")
+    if isinstance(refused, Unanswerable) and asking.request.method in READING:
+        slug = "unanswerable"  # who changes something is told why not
     if isinstance(refused, ConditionFailed):
         slug = "condition-failed"
     if code == ResponseCode.AUTHENTICATION_NEEDED and not asking.request.client.private:
@@ -179,12 +202,13 @@ def _refused(refused: Refused, asking: Asking) -> Answered:
 def _failed(error: Exception, asking: Asking) -> Answered:
     failure = failures.failure_of(error, asking)
     slug = _BY_STATUS.get(failure.status) if isinstance(error, Malformed | Busy) else _BY_CODE.get(failure.code)
-    where = error.where if isinstance(error, Unfitting) else ""
+    where, advice = (error.where, error.advice) if isinstance(error, Unfitting) else ("", "")
     instance = failure.message.partition("(reference ")[2].rstrip(")")
     made = make(
         asking.place.settings,
         slug or "internal-error",
         failure.message,
+        advice=advice,
         code=int(failure.code),
         where=where,
         instance=instance,

@@ -77,6 +77,9 @@ class RecordQuery(Given, frozen=True):
     ] = ""
     private: Annotated[bool, About("Also what not everybody may see, if you may see it.")] = False
     follow: Annotated[bool, About("Of an alias: what the name stands for to which it leads.")] = False
+    suggest: Annotated[
+        bool, About("Whether you are told what may have been meant if there is no such name: `false` saves the time.")
+    ] = True
 
 
 class Record(Told, frozen=True):
@@ -175,14 +178,17 @@ async def get(call: ApiCall) -> Reply:
         found = resolve(wanted, context) if entry is None else as_of(facts, context.who, wanted, entry).resolved
         return found, entry, aliases
 
-    found, entry, aliases = await call.read(read, handle)
-    if entry is not None or aliases or found.by_template:
-        return Reply(_record(found, entry, aliases), name=str(handle))
-    # With a tag of the record's state, under which it can be changed; all others have one of their octets.
-    tag = entry_tag(found.seq) if asked.private else version_tag(found.seq)
-    if entity_tags.is_known(call.request, tag):
-        return Reply(None, _NOT_MODIFIED, (entity_tags.header(tag),), name=str(handle))
-    return Reply(_record(found, None, ()), headers=(entity_tags.header(tag),), name=str(handle))
+    def tell(read: tuple[Resolved, int | None, tuple[str, ...]]) -> Reply:
+        found, entry, aliases = read
+        if entry is not None or aliases or found.by_template:
+            return Reply(_record(found, entry, aliases), name=str(handle))
+        # With a tag of the record's state, under which it can be changed; all others have one of their octets.
+        tag = entry_tag(found.seq) if asked.private else version_tag(found.seq)
+        if entity_tags.is_known(call.request, tag):
+            return Reply(None, _NOT_MODIFIED, (entity_tags.header(tag),), name=str(handle))
+        return Reply(_record(found, None, ()), headers=(entity_tags.header(tag),), name=str(handle))
+
+    return await call.tell(read, tell, handle)
 
 
 # Making

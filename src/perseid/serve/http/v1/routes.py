@@ -77,6 +77,7 @@ from . import (
     proofs_chapter,
     records_chapter,
     tokens_chapter,
+    transfers_chapter,
     types_chapter,
 )
 from .routing import Routes
@@ -91,6 +92,7 @@ CHAPTERS: Final[tuple[Routes, ...]] = (
     proofs_chapter.CHAPTER,
     finding_chapter.CHAPTER,
     operations_chapter.CHAPTER,
+    transfers_chapter.CHAPTER,
     namespaces_chapter.CHAPTER,
     types_chapter.CHAPTER,
     explaining_chapter.CHAPTER,

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 BASE: Final = "/api/v1"
 """Below it is everything of this version."""
 
+NO_TOKEN: Final = "none"  # noqa: S105 - a word
+"""The scope of what no token can do, whatever its words."""
+
+ITSELF: Final = "itself"
+"""The scope of what every token can do, whatever its words: with itself, and nothing else."""
+
 Handler = Callable[["ApiCall"], Awaitable["Reply"]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
@@ -46,6 +52,8 @@ class Reply:
     """The cursor of the next page, if there is one: the answer then links to it. See `ApiCall.cursor`."""
     stream: AsyncIterator[bytes] | None = None
     """A body that is made while it is sent, in place of `body`."""
+    tag: str = ""
+    """What follows from the octets of `body`, where that was made with them: see `ApiCall.tell`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Route:
     media_types: tuple[str, ...] = ("application/json",)
     """Of the answer, where it is not JSON alone."""
     scope: str = ""
-    """What a token has to allow; empty where nobody needs to be known."""
+    """The word that a token needs, `NO_TOKEN` or `ITSELF`; empty where nobody needs to be known."""
     creates: bool = False
     """Whether an `Idempotency-Key` keeps it from being done twice."""
     conditional: bool = False

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from perseid.registry.page_room import MAX_PAGE_OCTETS
+
 MAX_PAGE: Final = 1_000
 """Items of a page at most: an answer of that many names is read in one go, and made in some milliseconds."""
 
@@ -40,7 +42,13 @@ class Paging(Given, frozen=True):
     """Which part of a long list is wanted."""
 
     limit: Annotated[
-        int, About("Items on the page, at most. A page may have fewer and not be the last.", ge=1, le=MAX_PAGE)
+        int,
+        About(
+            "Items on the page, at most. A page may have fewer and not be the last: where records are large, it ends "
+            f"at {MAX_PAGE_OCTETS >> 20} MiB. A single one that is larger is told all the same.",
+            ge=1,
+            le=MAX_PAGE,
+        ),
     ] = DEFAULT_PAGE
     cursor: Annotated[
         str, About("Where the page begins: `next` of the page before. It is good for the same list and identity only.")

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 
+from perseid.registry.facts import Rules
 from perseid.registry.idempotency import IdempotencyKeys
 from perseid.registry.registry import Registry
 from perseid.registry.tokens import Tokens
@@ -33,6 +34,8 @@ class ApiState:
     """The changes of many records that are carried out; likewise."""
     listeners: Listeners = field(default_factory=Listeners)
     """Who is told how far they have come; likewise."""
+    rules: Rules | None = None
+    """What the settings say now, for what goes on when they are read again; None if they never were."""
     _kept: _Kept | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

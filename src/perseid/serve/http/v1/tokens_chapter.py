@@ -1,6 +1,7 @@
 """Tokens: what programs show to act for somebody, made, listed and revoked, as `perseid token` does."""
 
 import secrets
+from dataclasses import replace
 from typing import Annotated, Final
 
 import msgspec
@@ -14,14 +15,17 @@ from perseid.registry.token_text import PREFIX, Secret
 from perseid.registry.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, MAX_LABEL, CreateToken, Listed, RevokeToken
 from perseid.serve.native_steps import Kind
 
-from .calls import REPLAYED, ApiCall, octets_of
+from .calls import REPLAYED, ApiCall, octets_of, written
 from .changing import CREATED, Why
-from .routing import BASE, Reply, Routes
+from .routing import BASE, ITSELF, NO_TOKEN, Reply, Routes
 from .shapes import About, DoneBefore, Given, NextCursor, Note, Paging, Seq, Told
 from .taking import Unfitting
 
 CHAPTER: Final = Routes("Tokens", "What programs show to act for somebody, within limits: made, listed and revoked.")
 
+_TOLD_BEFORE: Final = (
+    "the token was told when it was made, and is not kept; if that answer was lost, revoke this one and make another"
+)
 _PLACE: Final = {"token": f"The id of the token: the eight characters behind `{PREFIX}`. Never the token itself."}
 
 
@@ -85,10 +89,11 @@ class TokenMade(Told, frozen=True):
     token: Annotated[
         str,
         About(
-            "The token itself. It is not told to who repeats a request with its `Idempotency-Key`: revoke it then, and "
-            "make another one."
+            "The token itself, in the first answer only. Who repeats a request with its `Idempotency-Key` is told "
+            "which token was made, and not the token."
         ),
     ] = ""
+    advice: Annotated[str, About("Where the token is not told: why, and what to do.")] = ""
 
 
 @CHAPTER.add(
@@ -99,14 +104,16 @@ class TokenMade(Told, frozen=True):
     body=NewToken,
     answer=TokenMade,
     status=CREATED,
+    scope=NO_TOKEN,
     creates=True,
     problems=(401, 403, 404, 409, 422),
 )
 async def create(call: ApiCall) -> Reply:
     """Make a token, with which a program acts as you: within its scope, and never beyond what you may at that moment.
 
-    It is told this once. It ends when its time is over, when it is revoked, and when your key is replaced. No token
-    makes tokens, so it takes a key of your own.
+    It is told this once, for only its hash is kept. Who repeats the request with its `Idempotency-Key` makes no second
+    one, and gets `id`, `expires` and `Location` of the first without the token: if that was lost, revoke it and make
+    another. It ends when its time is over, when it is revoked, and when your key is replaced.
 
     The words: `read` private values and names that are not published; `find` names across a namespace; `mint` new
     names, or reserve them; `create` records under chosen names; `update` values; `publish` and unpublish; put
@@ -123,13 +130,12 @@ async def create(call: ApiCall) -> Reply:
         raise Unfitting(str(problem), "$.namespaces") from problem
     secret = Secret.new(secrets.token_bytes)
     order = CreateToken(secret, scope, new.label, new.days * DAY)
-    reply = await call.create(lambda _: order, _made, note=new.note)
-    if REPLAYED in reply.headers or isinstance(reply.body, DoneBefore):
+    reply = await _recalled(call, await call.create(lambda _: order, _made, note=new.note))
+    if REPLAYED in reply.headers:
         return reply
-    # What is kept with a key has no secret in it; whoever made the token is told it besides.
+    # What is kept with a key has no secret in it; whoever made the token is told it in place of the advice.
     made = msgspec.json.decode(octets_of(reply), type=TokenMade)
-    told = msgspec.structs.replace(made, token=secret.text())
-    return Reply(told, CREATED, (("Location", f"{BASE}/tokens/{made.id}"),))
+    return replace(reply, body=msgspec.structs.replace(made, token=secret.text(), advice=""))
 
 
 @CHAPTER.add(
@@ -139,6 +145,7 @@ async def create(call: ApiCall) -> Reply:
     "The tokens",
     answer=TokenPage,
     query=TokensQuery,
+    scope=ITSELF,
     problems=(401,),
 )
 async def list_tokens(call: ApiCall) -> Reply:
@@ -150,11 +157,14 @@ async def list_tokens(call: ApiCall) -> Reply:
     asked, after = call.asked(TokensQuery), await call.after(str)
     registry, who = call.registry, call.who
     await call.read(lambda context: require_identity(context, "see tokens"))
-    page, last = await call.do(Kind.READ, lambda: tokens.listed(registry, who, after or "", asked.limit))
-    now = registry.now()
-    following = await call.cursor(last)
-    found = [_told(item, now) for item in page if asked.all or item.revoked is None]
-    return Reply(TokenPage(found, following), next=following)
+
+    def read() -> Reply:
+        page, last = tokens.listed(registry, who, after or "", asked.limit)
+        now, following = registry.now(), call.sealed(last)
+        found = [_told(item, now) for item in page if asked.all or item.revoked is None]
+        return written(Reply(TokenPage(found, following), next=following))
+
+    return await call.do(Kind.READ, read)
 
 
 @CHAPTER.add(
@@ -163,6 +173,7 @@ async def list_tokens(call: ApiCall) -> Reply:
     "showToken",
     "A token",
     answer=TokenTold,
+    scope=ITSELF,
     problems=(401, 404),
     parameters=_PLACE,
 )
@@ -178,13 +189,15 @@ async def show(call: ApiCall) -> Reply:
     "Revoke a token",
     query=Why,
     answer=TokenTold,
+    scope=ITSELF,
     problems=(401, 403, 404),
     parameters=_PLACE,
 )
 async def revoke(call: ApiCall) -> Reply:
     """End a token, at once and for good. What was done with it stays, and the ledger tells which changes that were.
 
-    Those may who might have made it, and whoever shows it: so whoever finds a token can end it.
+    Those may who might have made it, whoever did, and whoever shows it: so whoever finds a token can end it. To all
+    others there is no such token.
     """
     token = await _id(call, "revoke a token")
     await call.change(RevokeToken(token), note=call.asked(Why).note)
@@ -207,7 +220,27 @@ async def _found(call: ApiCall, token: str) -> TokenTold:
 
 
 def _made(token: Token) -> Reply:
-    return Reply(TokenMade(token.id, to_iso(token.expires)), CREATED)
+    """The answer as it is kept, and given to who asks again."""
+    told = TokenMade(token.id, to_iso(token.expires), advice=_TOLD_BEFORE)
+    return Reply(told, CREATED, (("Location", f"{BASE}/tokens/{token.id}"),))
+
+
+async def _recalled(call: ApiCall, reply: Reply) -> Reply:
+    """The answer to a request that was carried out before, also where it is not kept: its entry has the token."""
+    before = reply.body
+    if not isinstance(before, DoneBefore):
+        return reply
+    registry, seq = call.registry, before.seq
+
+    def read() -> Token | None:
+        with registry.facts() as facts:
+            return Token.of_entry(facts.reading.entry(seq))
+
+    token = await call.do(Kind.READ, read)
+    if token is None:
+        return reply
+    again = _made(token)
+    return replace(again, headers=(*again.headers, REPLAYED))
 
 
 def _told(item: Listed, now: int) -> TokenTold:

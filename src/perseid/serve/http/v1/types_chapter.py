@@ -7,6 +7,7 @@ from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
+from perseid.records.patterns import MAX_PATTERN
 from perseid.records.plain import parse_json
 from perseid.records.types import DEFINITION
 from perseid.registry.context import Context, not_found
@@ -18,6 +19,7 @@ from perseid.registry.searching import Search
 from perseid.registry.type_registry import Registered, definition_values, registered
 
 from .calls import ApiCall
+from .changing import Known
 from .problems import Wrong
 from .routing import Reply, Routes
 from .shapes import HANDLE_STEP, About, Given, NextCursor, Note, Paging, Seq, Told
@@ -26,7 +28,7 @@ from .taking import Unfitting
 CHAPTER: Final = Routes("Types", "Types of values. A type is a handle that resolves to its definition.")
 
 Meaning = Annotated[str, About("What values of the type mean, for people.", min_length=1, max_length=10_000)]
-Pattern = Annotated[str, About("A regular expression (RE2) that the whole data matches.", max_length=10_000)]
+Pattern = Annotated[str, About("A regular expression (RE2) that the whole data matches.", max_length=MAX_PATTERN)]
 Example = Annotated[str, About("Data of the type.", max_length=10_000)]
 
 
@@ -97,9 +99,11 @@ async def list_types(call: ApiCall) -> Reply:
         told = [_told(each) for each in types if each is not None and (each.definition is not None or each.problem)]
         return told, found.following
 
-    told, following = await call.read(page)
-    cursor = await call.cursor(following)
-    return Reply(Types(told, cursor), next=cursor)
+    def tell(found: tuple[list[TypeTold], str | None]) -> Reply:
+        cursor = call.sealed(found[1])
+        return Reply(Types(found[0], cursor), next=cursor)
+
+    return await call.tell(page, tell)
 
 
 @CHAPTER.add(
@@ -121,11 +125,13 @@ async def show_type(call: ApiCall) -> Reply:
             raise not_found(held)
         return registered(held)
 
-    found = await call.read(read, handle)
-    if found is None:
-        advice = "a type has a value of the type PERSEID_TYPE, or at least a DESC"
-        raise Wrong("not-found", f"{shown(handle)} is no type: its record has no definition", advice)
-    return Reply(_told(found), name=str(handle))
+    def tell(found: Registered | None) -> Reply:
+        if found is None:
+            advice = "a type has a value of the type PERSEID_TYPE, or at least a DESC"
+            raise Wrong("not-found", f"{shown(handle)} is no type: its record has no definition", advice)
+        return Reply(_told(found), name=str(handle))
+
+    return await call.tell(read, tell, handle)
 
 
 @CHAPTER.add(
@@ -149,7 +155,7 @@ async def add_type(call: ApiCall) -> Reply:
     new = call.given(NewType)
     handle = call.named(new.handle, new=True)
     if new.pattern is not None and new.schema is not None:
-        raise Unfitting("give a pattern or a schema, not both", "$.pattern")
+        raise Unfitting("there is a pattern and a schema too", "$.pattern", "give a pattern or a schema, not both")
     said = Definition.make(
         new.name or handle.suffix,
         new.description,
@@ -157,8 +163,9 @@ async def add_type(call: ApiCall) -> Reply:
         schema=new.schema,
         example=new.example,
     )
+    known = Known(Create(handle, definition_values(said)), f"create {shown(handle)}")
     return await call.create(
-        lambda _: Create(handle, definition_values(said)),
+        lambda _: known,
         lambda made: Reply(MadeType(str(made.handle), made.seq), 201, name=str(made.handle)),
         about=handle,
         note=new.note,

@@ -12,10 +12,10 @@ Each listener costs a connection and a look at the ledger a second, so there is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -74,54 +74,83 @@ class Listeners:
 
     stopping: bool = False
     """Whether the server is about to end."""
-    _all: list[Source] = field(default_factory=list)
+    _all: "WeakSet[Listener]" = field(default_factory=WeakSet)  # who is forgotten somewhere on the way has left
 
-    def check(self, source: Source) -> None:
-        """Raise `TooMany` if there is no room for one more."""
-        if len(self._all) >= MAX_LISTENERS or sum(source == other for other in self._all) >= MAX_LISTENERS_EACH:
+    def one_more(self, source: Source) -> "Listener":
+        """Somebody who listens from now on, until they leave; raises `TooMany` if there is no room."""
+        of_source = sum(source == other.source for other in self._all)
+        if len(self._all) >= MAX_LISTENERS or of_source >= MAX_LISTENERS_EACH:
             raise TooMany(f"{MAX_LISTENERS_EACH} listeners at an address, and {MAX_LISTENERS} in all, are the most")
+        listener = Listener(self, source)
+        self._all.add(listener)
+        return listener
 
-    @contextmanager
-    def one(self, source: Source) -> Iterator[None]:
-        """While somebody listens."""
-        self._all.append(source)
+    def left(self, listener: "Listener") -> None:
+        """Somebody listens no more."""
+        self._all.discard(listener)
+
+
+class Listener(AsyncIterator[bytes]):
+    """Somebody who listens, and what they are sent. They count from when they ask, before anything is looked up."""
+
+    def __init__(self, listeners: Listeners, source: Source) -> None:
+        self.source = source
+        self._listeners = listeners
+        self._events: AsyncGenerator[bytes, None] | None = None
+
+    def listen(self, look: Callable[[], Awaitable[News]]) -> None:
+        """Be told what looking finds."""
+        self._events = events(look, self._listeners)
+
+    def leave(self) -> None:
+        """Listen no more. Nothing happens if they have left."""
+        self._listeners.left(self)
+
+    async def __anext__(self) -> bytes:
+        assert self._events is not None  # noqa: S101 - whoever is sent something listens
         try:
-            yield
-        finally:
-            self._all.remove(source)
+            return await anext(self._events)
+        except BaseException:  # the end, too
+            self.leave()
+            raise
+
+    async def aclose(self) -> None:
+        """Leave, wherever it is."""
+        self.leave()
+        if self._events is not None:
+            await self._events.aclose()
 
 
-async def events(look: Callable[[], Awaitable[News]], listeners: Listeners, source: Source) -> AsyncIterator[bytes]:
-    """What a listener is sent. It begins when it is first asked for something, so one that is never read costs nothing.
+async def events(look: Callable[[], Awaitable[News]], listeners: Listeners) -> AsyncGenerator[bytes, None]:
+    """What a listener is sent. It begins when it is first asked for something.
 
     An empty piece says that nothing is new, so that whoever sends it can see whether the client is still there.
     """
-    with listeners.one(source):
-        yield AGAIN
-        news: News | None = None
-        quiet = 0  # looks without news
-        for _ in range(int(LIFE_SECONDS / LOOK_SECONDS)):
-            last = news
-            try:
-                news = await look()
-            except Busy:
-                pass  # what was known counts until there is time to look again
-            except (Refused, LedgerError):
-                return  # who listens may not know it any more, or nobody can look; who comes again is told why
-            is_new = news is not None and (last is None or news.told != last.told)
-            quiet = 0 if is_new else quiet + 1
-            if news is None:
-                yield b""
-            elif news.ended or (not news.here and quiet * LOOK_SECONDS >= SILENT_SECONDS):
-                yield event(END, news)
-                return
-            elif is_new:
-                yield event(PROGRESS, news)
-            else:
-                yield BEAT if quiet % round(HEARTBEAT_SECONDS / LOOK_SECONDS) == 0 else b""
-            if listeners.stopping:
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+    yield AGAIN
+    news: News | None = None
+    quiet = 0  # looks without news
+    for _ in range(int(LIFE_SECONDS / LOOK_SECONDS)):
+        last = news
+        try:
+            news = await look()
+        except Busy:
+            pass  # what was known counts until there is time to look again
+        except (Refused, LedgerError):
+            return  # who listens may not know it any more, or nobody can look; who comes again is told why
+        is_new = news is not None and (last is None or news.told != last.told)
+        quiet = 0 if is_new else quiet + 1
+        if news is None:
+            yield b""
+        elif news.ended or (not news.here and quiet * LOOK_SECONDS >= SILENT_SECONDS):
+            yield event(END, news)
+            return
+        elif is_new:
+            yield event(PROGRESS, news)
+        else:
+            yield BEAT if quiet % round(HEARTBEAT_SECONDS / LOOK_SECONDS) == 0 else b""
+        if listeners.stopping:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def event(name: str, news: News) -> bytes:

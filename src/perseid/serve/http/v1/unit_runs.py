@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
 from perseid.registry.identity import Identity, counted_as
-from perseid.registry.units import Progress
+from perseid.registry.units import Progress, acts_for
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind
 
@@ -66,8 +66,21 @@ class Unit:
     pieces: Callable[[], Iterator[Progress]]
     """Makes what is left to do."""
     do: Doing
+    who: Identity
+    """Who carries it out, which need not be who began it."""
     explain: "Callable[[Exception], Problem]"
-    """What an error is to whoever asks about the unit."""
+    """What an error is to them."""
+    others: "Problem"
+    """What everybody else is told who may see the unit: why somebody may not go on with it is for them to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Why a unit ended early."""
+
+    who: Identity
+    problem: "Problem"
+    others: "Problem"
 
 
 @dataclass(slots=True)
@@ -78,15 +91,18 @@ class Runs:
     """Whether the server is about to end."""
     _places: "dict[Place, str]" = field(default_factory=dict)  # who has each place among those that run
     _tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    _problems: "dict[str, Problem]" = field(default_factory=dict)
+    _early: dict[str, _Ended] = field(default_factory=dict)
 
     def is_running(self, unit: str) -> bool:
         """Whether a unit is being carried out."""
         return unit in self._tasks
 
-    def problem(self, unit: str) -> "Problem | None":
-        """Why a unit ended early, if it did so here."""
-        return self._problems.get(unit)
+    def problem(self, unit: str, who: Identity) -> "Problem | None":
+        """Why a unit ended early, if it did so here, as far as it concerns whoever asks."""
+        ended = self._early.get(unit)
+        if ended is None:
+            return None
+        return ended.problem if acts_for(who, ended.who) else ended.others
 
     @contextmanager
     def place(self, who: Identity, *, undoes: bool = False) -> Iterator["Place"]:
@@ -111,7 +127,7 @@ class Runs:
         """Carry out a unit in the background, in a place; `begun` is what is left of it at present."""
         if self.is_running(unit.name):
             return  # somebody else asked for it meanwhile; what two have begun is done once all the same
-        self._problems.pop(unit.name, None)
+        self._early.pop(unit.name, None)
         place.taken = True
         task = asyncio.get_running_loop().create_task(self._run(unit, begun))
         self._tasks[unit.name] = task
@@ -145,9 +161,10 @@ class Runs:
 
     def note(self, unit: Unit, error: Exception) -> None:
         """Keep why a unit ended early."""
-        self._problems[unit.name] = unit.explain(error)
-        if len(self._problems) > MAX_KEPT:
-            del self._problems[next(iter(self._problems))]
+        self._early.pop(unit.name, None)
+        self._early[unit.name] = _Ended(unit.who, unit.explain(error), unit.others)
+        if len(self._early) > MAX_KEPT:
+            del self._early[next(iter(self._early))]
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from perseid.names import Handle, InvalidName
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.octets import to_base64
+from perseid.records.plain import kind
 from perseid.records.refs import ref_from_text
 from perseid.records.typed import data_from_text
 from perseid.records.types import HS_SECKEY, has_type
@@ -27,6 +28,9 @@ from .taking import Unfitting
 FORMATS: Final = (
     "`string`, `base64`, `hex`, `admin` (HS_ADMIN), `vlist` (HS_VLIST), `site` (HS_SITE), `key` (HS_PUBKEY)"
 )
+
+_OF_OCTETS: Final = frozenset(("string", "base64", "hex"))
+"""Formats of data that is octets, whatever it means."""
 
 PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 """The permissions of a value that administrators alone may read, as of a secret key where nothing else is said."""
@@ -51,7 +55,14 @@ class Data(Given, frozen=True):
     """The data of a value."""
 
     format: Annotated[str, About(f"How it is written: {FORMATS}.", examples=["string"])]
-    value: Annotated[Any, About("The data in that format: a text, or an object.", examples=["https://example.org/"])]
+    value: Annotated[
+        str | dict[str, Any] | list[Any],
+        About(
+            "The data in that format: a text for `string`, `base64` and `hex`, a list for `vlist`, and otherwise an "
+            "object.",
+            examples=["https://example.org/"],
+        ),
+    ]
 
 
 class Reference(Given, frozen=True):
@@ -108,7 +119,9 @@ def party(text: str, where: str) -> ValueRef:
         found = ref_from_text(text)
         Handle.parse(found.handle)
     except (InvalidData, InvalidName) as problem:
-        raise Unfitting(f"{problem}; write INDEX:HANDLE, as in 300:0.NA/12345", where) from problem
+        raise Unfitting(
+            f"{problem}; write INDEX:HANDLE, as in 300:0.NA/12345", where, "name a key, or a group of keys"
+        ) from problem
     return found
 
 
@@ -122,7 +135,15 @@ def told_values(values: Sequence[Value]) -> list[ValueTold]:
     return [msgspec.convert(value_to_json(value), ValueTold) for value in values]
 
 
+def _check_data(data: str | Data, where: str) -> None:
+    """Refuse data of octets that is no text: there are readers that guess what it would be as one, and we do not."""
+    if isinstance(data, Data) and data.format.lower() in _OF_OCTETS and not isinstance(data.value, str):
+        message = f"data in the format {data.format} is a text, and here it is {kind(data.value)}"
+        raise Unfitting(message, f"{where}.data.value", "write it as a text, in quotes")
+
+
 def _given(given: ValueGiven, where: str) -> GivenValue:
+    _check_data(given.data, where)
     plain = {name: said for name, said in msgspec.to_builtins(given).items() if said is not None}
     try:
         if given.references is not None:
@@ -131,7 +152,8 @@ def _given(given: ValueGiven, where: str) -> GivenValue:
             plain["data"] = {"format": "base64", "value": to_base64(data_from_text(given.type, given.data))}
         value = value_from_json({"index": 1, **plain, "timestamp": 0})
     except InvalidData as problem:
-        raise Unfitting(f"the value does not fit: {problem}", where) from problem
+        advice = "what values look like stands in /docs/structures#ValueGiven"
+        raise Unfitting(f"the value does not fit: {problem}", where, advice) from problem
     permissions = None if given.permissions is None else value.permissions
     if permissions is None and has_type(value.type, HS_SECKEY):
         permissions = PRIVATE  # nobody means to publish a secret key

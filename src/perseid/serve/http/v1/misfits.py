@@ -1,0 +1,199 @@
+"""What does not fit in a request, in words for people: what is allowed there, where it stands, and what to do about it.
+
+The decoder says what it expected in terms of its own types. Here that becomes a sentence, with the place down to the
+member that is missing or unknown; and what the description of the API says about that member becomes the advice.
+"""
+
+import re
+from ast import literal_eval
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from perseid.names.errors import quoted
+
+MAX_WHERE: Final = 80
+"""Characters of a name that somebody made up, in the place where it stands: enough to find it again."""
+
+_WHERE: Final = re.compile(r"(?s)(.*?) - at `(\$[^`]*)`")
+_MISSING: Final = re.compile(r"(?s)Object missing required field `(.*)`")
+_UNKNOWN: Final = re.compile(r"(?s)Object contains unknown field `(.*)`")
+_NOT_ALLOWED: Final = re.compile(r"(?s)Invalid (?:enum )?value (.*)")
+_EXPECTED: Final = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
+_BOUND: Final = re.compile(r"Expected `([^`]*)` (of length )?([<>]=?) ([0-9.-]+)")
+_PATTERN: Final = re.compile(r"(?s)Expected `str` matching regex (.*)")
+_STEP: Final = re.compile(r"\.(\w+)|\[([^\]]*)\]")
+_PLURAL: Final = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
+
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_BOUNDS: Final = {">=": "{} at least", "<=": "{} at most", ">": "more than {}", "<": "less than {}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """What does not fit."""
+
+    problem: str
+    """What is wrong with what stands there, as the end of a sentence."""
+    where: str
+    """The path in the JSON: `$.values[0].index`."""
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A place in a type."""
+
+    type: inspect.Type
+    about: str = ""
+    """What the description says of it."""
+
+
+def misfit(problem: msgspec.ValidationError, type_: Any) -> Misfit:
+    """What the decoder's objection to something of a type means."""
+    found = _WHERE.fullmatch(str(problem))
+    said, where = (found[1], found[2]) if found else (str(problem), "$")
+    member = _at(type_, where)
+    if missing := _MISSING.fullmatch(said):
+        where = f"{where}.{missing[1]}"
+        return Misfit("is missing", where, _about(_at(type_, where)) or _allowed(None, type_, where))
+    if unknown := _UNKNOWN.fullmatch(said):
+        return Misfit("is not known", f"{where}.{unknown[1][:MAX_WHERE]}", _there_are(member))
+    if wrong := _NOT_ALLOWED.fullmatch(said):
+        return Misfit(f"is {_cut(wrong[1])}, which is not allowed there", where, _allowed(member, type_, where))
+    return Misfit(_sentence(said), where, _about(member))
+
+
+def _sentence(said: str) -> str:
+    """What something should be, and what it is."""
+    if found := _BOUND.fullmatch(said):
+        kind, is_length, relation, number = found.groups()
+        many = f"{int(number):,}" if number.isdecimal() else number
+        unit = "" if not is_length else " characters" if kind == "str" else " items"
+        return f"should {'have' if is_length else 'be'} {_BOUNDS[relation].format(many + unit)}"
+    if found := _PATTERN.fullmatch(said):
+        return f"should match the pattern {found[1]}"
+    if found := _EXPECTED.fullmatch(said):
+        wanted = f"should be {_kinds(found[1])}"
+        return f"{wanted}, and is {_kinds(found[2])}" if found[2] else wanted
+    return f"does not fit: {said[:1].lower()}{said[1:]}"
+
+
+def _kinds(said: str) -> str:
+    """Types of JSON, as people call them."""
+    return " or ".join([_KINDS.get(kind, kind) for kind in said.split(" | ")])
+
+
+def _cut(literal: str) -> str:
+    """What somebody wrote, which the decoder has quoted at any length."""
+    try:
+        text = literal_eval(literal)
+    except (ValueError, SyntaxError):
+        return quoted(literal)
+    return quoted(text) if isinstance(text, str) else literal[:MAX_WHERE]
+
+
+# What the description says
+
+
+def _about(member: _Member | None) -> str:
+    if member is None:
+        return ""
+    choices = _choices(member.type)
+    allowed = f"write one of {', '.join(choices)}" if choices else ""
+    return "; ".join(filter(None, [allowed, f"what belongs there: {member.about}" if member.about else ""]))
+
+
+def _there_are(member: _Member | None) -> str:
+    """Which members an object has."""
+    names = [] if member is None else [name for name, _ in _members(member.type)]
+    return f"there are {', '.join(dict.fromkeys(names))}" if names else "there are none here"
+
+
+def _allowed(member: _Member | None, type_: Any, where: str) -> str:
+    """What may stand in a place that takes some words only."""
+    choices = () if member is None else _choices(member.type)
+    if not choices:  # the member by which structures are told apart
+        parent, _, name = where.rpartition(".")
+        whole = _at(type_, parent)
+        structures = [] if whole is None else _structures(whole.type)
+        choices = tuple([str(each.tag) for each in structures if each.tag_field == name])
+    return f"write one of {', '.join(choices)}" if choices else ""
+
+
+def _choices(type_: inspect.Type) -> Sequence[str]:
+    for each in _alternatives(type_):
+        if isinstance(each, inspect.EnumType):
+            return [str(item.value) for item in each.cls]
+        if isinstance(each, inspect.LiteralType):
+            return [str(value) for value in each.values]
+    return ()
+
+
+def _at(type_: Any, where: str) -> _Member | None:
+    """The member that a path leads to; None where the type says nothing about it."""
+    found: _Member | None = _Member(_type(type_))
+    for name, _ in _STEP.findall(where.removeprefix("$")):
+        if found is None:
+            return None
+        found = _below(found, name)
+    return found
+
+
+def _below(member: _Member, name: str) -> _Member | None:
+    if name:
+        said = next((type_ for key, type_ in _members(member.type) if key == name), None)
+        return None if said is None else _Member(said, _description(said))
+    for each in _alternatives(member.type):
+        if isinstance(each, _PLURAL):
+            return _Member(each.item_type, _description(each.item_type) or member.about)
+        if isinstance(each, inspect.DictType):
+            return _Member(each.value_type, _description(each.value_type) or member.about)
+    return None
+
+
+def _members(type_: inspect.Type) -> Iterator[tuple[str, inspect.Type]]:
+    for structure in _structures(type_):
+        for field in structure.fields:
+            yield field.encode_name, field.type
+
+
+def _structures(type_: inspect.Type) -> list[inspect.StructType]:
+    return [each for each in _alternatives(type_) if isinstance(each, inspect.StructType)]
+
+
+def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
+    """What a type may be, without what is said about it."""
+    while isinstance(type_, inspect.Metadata):
+        type_ = type_.type
+    if isinstance(type_, inspect.UnionType):
+        for each in type_.types:
+            yield from _alternatives(each)
+    else:
+        yield type_
+
+
+def _description(type_: inspect.Type) -> str:
+    """What is said about a type, the outermost first."""
+    while isinstance(type_, inspect.Metadata):
+        if said := (type_.extra_json_schema or {}).get("description"):
+            return str(said)
+        type_ = type_.type
+    return ""
+
+
+@cache
+def _type(type_: Any) -> inspect.Type:
+    return inspect.type_info(type_)

@@ -1,0 +1,149 @@
+"""Operations as the ledger keeps them: found by an index, however many there are, and brought over from before."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import alembic.command
+import alembic.config
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, insert, text
+
+from perseid.ledger import operations
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.log import Log
+from perseid.ledger.operations import Operation, Undo, Whose
+from perseid.ledger.schema import operations as table
+from perseid.ledger.store import Store
+from tests.ledger.ledgers import Machine, open_store
+
+ACTORS = {"ann": "300:1/ann", "bob": "300:1/bob", "local": "local:ann"}
+TOKEN = "token:k7qpx2ma by {}"
+
+
+def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Operation:
+    name = TOKEN.format(actor) if by_token else actor
+    maker = actor if by_token else ""
+    return Operation(f"{number:04}", "test", "{}", undoes, "cli", name, "", begun=number // 3, ended=ended, maker=maker)
+
+
+def put(log: Log, *some: Operation) -> None:
+    """Write operations as they are, with their own times."""
+    names = [column.name for column in table.columns]
+    with log.store.writing() as connection:
+        connection.execute(insert(table), [{name: getattr(each, name) for name in names} for each in some])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+    """Operations of several people, some with tokens, three of which begin at each moment."""
+    store = Store.sqlite(tmp_path_factory.mktemp("operations") / "ledger.db")
+    store.upgrade()
+    log = Log(store, Machine().clock(), bytes)
+    log.create(Signer.generate("x", bytes(32)))
+    who = list(ACTORS.values())
+    put(log, *[made(number, who[number % 5 % 3], by_token=number % 4 == 0) for number in range(120)])
+    yield log
+    store.close()
+
+
+@settings(max_examples=60)
+@given(
+    st.one_of(
+        st.none(),
+        st.builds(
+            Whose,
+            st.sampled_from([*ACTORS.values(), TOKEN.format("300:1/ann"), "300:1/nobody"]),
+            st.lists(st.sampled_from([*ACTORS.values(), ""]), max_size=2, unique=True).map(tuple),
+        ),
+    ),
+    st.integers(1, 7) | st.just(1_000),
+    st.none() | st.tuples(st.integers(-1, 45), st.sampled_from(["", "0050", "0100", "9999"])),
+)
+def test_somebodys_operations_come_newest_first(
+    filled: Log, whose: Whose | None, at_once: int, before: tuple[int, str] | None
+) -> None:
+    every = list(operations.newest_first(filled))
+    assert len(every) == 120
+    expected = [
+        each
+        for each in sorted(every, key=lambda each: (each.begun, each.id), reverse=True)
+        if (whose is None or whose.has(each)) and (before is None or (each.begun, each.id) < before)
+    ]
+    assert list(operations.newest_first(filled, before, whose, at_once)) == expected
+
+
+def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
+    assert not Whose("300:1/ann", ("",)).has(made(1, "300:1/bob"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        (lambda log: next(operations.newest_first(log, at_once=1)), "operations_begun"),
+        (lambda log: list(operations.newest_first(log, (7, "x"), at_once=1)), "operations_begun"),
+        (lambda log: list(operations.newest_first(log, (7, "x"), Whose("300:1/ann"), 1)), "operations_actor"),
+        (lambda log: list(operations.newest_first(log, None, Whose("x", ("300:1/ann",)), 1)), "operations_maker"),
+        (lambda log: operations.undos_of(log, ["0001"]), "operations_undoes"),
+    ],
+)
+def test_an_index_finds_them(filled: Log, ask: Callable[[Log], object], index: str) -> None:
+    """So what is asked for costs, and not how many there are."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    engine = filled.store.engine
+    event.listen(engine, "before_cursor_execute", note)
+    ask(filled)
+    event.remove(engine, "before_cursor_execute", note)
+    with filled.store.reading() as connection:
+        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}", values) for each, values in asked]
+        plans = [row[3] for found in explained for row in found]
+    assert any(index in plan for plan in plans), plans
+    assert not [plan for plan in plans if plan.startswith("SCAN operations") and "USING INDEX" not in plan], plans
+    assert not [plan for plan in plans if "TEMP B-TREE FOR ORDER BY" in plan], plans
+
+
+def test_undos_are_read_as_far_as_they_are_about_something(log: Log) -> None:
+    put(
+        log,
+        made(1, "a"),
+        made(2, "a", undoes="0001"),
+        made(3, "a", undoes="0002"),
+        made(4, "a", undoes="0001", ended=0),
+        made(5, "a"),
+        made(6, "a", undoes="0005"),
+    )
+    about_one = {Undo("0002", "0001", True), Undo("0003", "0002", True), Undo("0004", "0001", False)}
+    assert set(operations.undos_of(log, ["0001"])) == about_one
+    assert operations.undos_of(log, ["0002"]) == [Undo("0003", "0002", True)]
+    assert operations.undos_of(log, ["0003", "", "9999"]) == operations.undos_of(log, []) == []
+    assert set(operations.undos_of(log, ["0001", "0005"])) == {*about_one, Undo("0006", "0005", True)}
+    assert set(operations.undos(log)) == {*about_one, Undo("0006", "0005", True)}
+
+
+def test_operations_of_tables_from_before_say_whose_token_it_was(where: str) -> None:
+    store = open_store(where)
+    config = alembic.config.Config()
+    config.set_main_option("script_location", "perseid.ledger:migrations")
+    row = "INSERT INTO operations VALUES (:id, 'test', '{}', '', 'http', :actor, '', 0, :begun, 1, 0)"
+    with store.writing() as connection:
+        config.attributes["connection"] = connection
+        alembic.command.upgrade(config, "0004")
+        for begun, actor in enumerate(["300:1/ann", "token:k7qpx2ma by 300:1/ann", "local:token:12345678 by x"]):
+            connection.execute(text(row), {"id": str(begun), "actor": actor, "begun": begun})
+    store.upgrade()
+    found = operations.newest_first(Log(store, Machine().clock(), bytes))
+    assert [each.maker for each in found] == ["", "300:1/ann", ""]
+    store.close()
+
+
+def test_operations_of_older_backups_have_no_maker(log: Log) -> None:
+    """A restore puts in the columns that the backup has."""
+    names = [column.name for column in table.columns if column.name != "maker"]
+    with log.store.writing() as connection:
+        connection.execute(insert(table), [{name: getattr(made(1, "a"), name) for name in names}])
+    assert [each.maker for each in operations.newest_first(log)] == [""]
