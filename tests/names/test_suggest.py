@@ -112,7 +112,7 @@ def test_each_slip_leads_to_the_real_name(typed: str, real: str) -> None:
     assert len(register.asked) <= MAX_TRIES
 
 
-@given(st.text("abcXYZ019-._", min_size=1, max_size=20), st.integers(0, 20), st.sampled_from("abcXYZ019-._"))
+@given(st.text("abcXYZ019-_", min_size=1, max_size=8), st.integers(0, 8), st.sampled_from("abcXYZ019-_"))
 def test_any_one_character_missing_or_too_many_is_mended(suffix: str, place: int, letter: str) -> None:
     shorter, longer = f"10.1/{suffix}", f"10.1/{suffix[:place]}{letter}{suffix[place:]}"
     assert shorter in suggest(longer, Register(shorter))

@@ -131,6 +131,7 @@ def mint(  # noqa: PLR0913 - options
     if metadata_url is not None and not with_metadata:
         raise typer.BadParameter("only with --with-metadata is there such a record", param_hint="--metadata-url")
     total = count or 1 if rows is None else len(rows)
+    administrator = None if owner is None else reference(owner, "--owner")
     with opened(directory, acting_as) as place:
         ttl = _ttl(place, prefix)
         order = Mint(
@@ -141,7 +142,7 @@ def mint(  # noqa: PLR0913 - options
             metadata=placed(parse_all((), metadata_url), ttl=ttl) if with_metadata else None,
             reserve=reserve,
             published=not unpublished,
-            owner=None if owner is None else reference(owner, "--owner"),
+            owner=administrator,
         )
         if total:
             _make(place, order, note, json)
@@ -164,9 +165,9 @@ def reserve(
     For example:
         perseid reserve 102.100.272 --count 3
     """
+    administrator = None if owner is None else reference(owner, "--owner")
     with opened(directory, acting_as) as place:
-        named = None if owner is None else reference(owner, "--owner")
-        _make(place, Mint(Maker.of(place.registry), prefix, count, reserve=True, owner=named), note, json)
+        _make(place, Mint(Maker.of(place.registry), prefix, count, reserve=True, owner=administrator), note, json)
 
 
 def _make(place: Place, order: Mint, note: str, json: bool) -> None:
