@@ -15,7 +15,7 @@ from perseid.records.admin import AdminPermission
 from perseid.registry import setup
 from perseid.registry.founding import MakeNamespace
 from perseid.registry.identity import Identity
-from perseid.registry.minting import Maker, MustWait
+from perseid.registry.minting import Maker, Mint, MustWait
 from perseid.registry.namespaces import AddNamespace, Namespace
 from perseid.registry.operations import Create, Home
 from perseid.registry.policy import PROFILES
@@ -209,3 +209,29 @@ def test_a_creator_whose_name_must_wait_is_waited_for(
     made = setup.add_namespace(registry, wanted(), OPERATOR, "cli")
     assert waited
     assert made.policy.default_creator.startswith("777/")
+
+
+# What is there already
+
+
+def test_administrators_who_are_named_are_not_passed_over_where_the_prefix_handle_exists(registry: Registry) -> None:
+    others = administered_by("777", [ref("300:0.NA/20.500")])
+    registry.do(Create(handle("0.NA/777"), others), OPERATOR, "cli")
+    insisting = replace(wanted(), insists=True)
+    with pytest.raises(Refused, match="with other administrators than those you name") as caught:
+        make(registry, insisting)
+    assert caught.value.code is ResponseCode.HANDLE_ALREADY_EXISTS
+    assert make(registry, replace(insisting, values=others)).prefix == "777", "they are the ones it has"
+
+
+def test_a_prefix_that_was_unhomed_is_homed_again_by_making_its_namespace_again(registry: Registry) -> None:
+    make(registry, wanted(authority=False))
+    name = registry.do(Mint(Maker.of(registry), "777", values=(URL,)), OPERATOR, "cli").handles[0]
+    registry.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
+    with pytest.raises(Refused) as caught:
+        registry.resolve(Query(name), NOBODY)
+    assert caught.value.code is ResponseCode.SERVER_NOT_RESP
+    make(registry, wanted(authority=False))
+    assert URL.data in [value.data for value in registry.resolve(Query(name), NOBODY).values]
+    with pytest.raises(Refused, match="there is a namespace 777 already"):
+        make(registry, wanted(authority=False))

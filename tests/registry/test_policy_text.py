@@ -221,6 +221,7 @@ def test_a_slip_in_the_name_of_a_profile_does_not_make_another_namespace() -> No
         ("case = ", None, "this is not TOML: Invalid value (at end of document)"),
         ("purpose = 'a'\npurpose = 'b'\n", None, "at line 2"),
         ("a = " + "[" * 5000, None, "very deep"),
+        ("a." * 8000 + "a = 1", None, "8,000 dots outside of texts; 32 are the most"),
         (f"max_ahead = {'9' * 5000}", None, "this is not TOML"),
         ("purpose = 'a\ud800'", None, "character 13 is half of a surrogate pair"),
         ("#" * (MAX_TEXT_OCTETS + 1), None, "the policy has 16,385 octets; 16,384 are the most"),

@@ -17,6 +17,7 @@ from perseid.names import CaseRule
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
 from perseid.registry.namespace_views import (
+    ChangePolicy,
     administrators_of,
     all_rules,
     changed_by,
@@ -108,7 +109,8 @@ def add(  # noqa: PLR0913 - options
         rules = replace(rules, purpose=purpose)
     with opened(directory, acting_as) as place:
         members = [reference(text, "--administrator") for text in administrator or ()]
-        _make(place, prefix, rules, members or list(place.installation.config.administrators_server), json)
+        default = list(place.installation.config.administrators_server)
+        _make(place, prefix, rules, members or default, json, insists=bool(members))
 
 
 @command(app, "derive")
@@ -138,7 +140,8 @@ def derive(  # noqa: PLR0913 - options
             above = administrators_of(facts, parent)
         rules = rules if purpose is None else replace(rules, purpose=purpose)
         members = [reference(text, "--administrator") for text in administrator or ()]
-        _make(place, prefix, rules, members or above or list(place.installation.config.administrators_server), json)
+        default = above or list(place.installation.config.administrators_server)
+        _make(place, prefix, rules, members or default, json, insists=bool(members))
 
 
 @command(app, "list")
@@ -212,8 +215,11 @@ def policy(  # noqa: PLR0913 - options
         if not edit and file is None:
             _print_policy(prefix, before, json)
             return
-        after = _edited(before) if file is None else changed_by(before, read_text(file))
-        made = place.do(SetPolicy(prefix, after, change_case), note)
+        if file is None:
+            made = place.do(SetPolicy(prefix, _edited(before), change_case), note)
+        else:
+            made = place.do(ChangePolicy(prefix, read_text(file), change_case), note).made
+    after = made.policy
     changes = _changes(before, after)
     for line in changes:
         hint(line)
@@ -243,9 +249,9 @@ def _rules(profile: Profile | None, case: Case | None, creator: str | None, file
     return rules if creator is None else replace(rules, default_creator=bare(creator, "--creator"))
 
 
-def _make(place: Place, prefix: str, rules: Policy, members: list[ValueRef], json: bool) -> None:
+def _make(place: Place, prefix: str, rules: Policy, members: list[ValueRef], json: bool, *, insists: bool) -> None:
     values = administered_by(prefix, members) if members else ()
-    made = add_namespace(place.registry, AddNamespace(prefix, rules, values), place.who, DOOR)
+    made = add_namespace(place.registry, AddNamespace(prefix, rules, values, insists), place.who, DOOR)
     if json:
         elsewhere = list(made.types_elsewhere)
         print_json({**_plain(made), "typesElsewhere": elsewhere})

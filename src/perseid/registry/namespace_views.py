@@ -18,7 +18,7 @@ from .context import Context, Plan
 from .demands import shown
 from .facts import Facts
 from .identity import Identity
-from .namespaces import Namespace, SetPolicy, namespaces
+from .namespaces import Namespace, SetPolicy, demand_setting, namespaces
 from .past_names import list_homed
 from .policy import OWN, Policy
 from .policy_keys import KEYS
@@ -113,8 +113,12 @@ class ChangePolicy:
     change_case: bool = False
 
     def decide(self, context: Context) -> Plan[PolicyChange]:
-        """As for `SetPolicy`, on the policy that counts at that moment. Raises `InvalidPolicy` too."""
+        """As for `SetPolicy`, on the policy that counts at that moment. Raises `InvalidPolicy` too.
+
+        The text is read for those who may change the policy, and for nobody else.
+        """
         before = known_policy(context.facts, self.prefix)
+        demand_setting(context, self.prefix)
         after = changed_by(before, self.text)
         plan = SetPolicy(self.prefix, after, self.change_case).decide(context)
         changed = tuple(differing(before, after))

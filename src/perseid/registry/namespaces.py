@@ -5,7 +5,7 @@ answers for it, and so are the types that the policy uses (A6). The policy is a 
 client that replaces the prefix handle touches it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -18,7 +18,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.prefixes import parent
 from perseid.records.admin import AdminPermission
-from perseid.records.types import DEFINITION
+from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
@@ -59,6 +59,9 @@ class AddNamespace:
     policy: Policy
     values: tuple[Value, ...] = ()
     """What the prefix handle holds: administrators, keys, service information."""
+    insists: bool = False
+    """Whether somebody named these administrators. Then a prefix handle that exists must have them already: it is not
+    changed, and nobody should believe that it was."""
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """Home the prefix, store the policy, make the prefix handle and the types that are to be here."""
@@ -72,14 +75,15 @@ class AddNamespace:
         check_indexes(self.values)
         context.demand(_making(context, self.prefix))
         entry = context.facts.entry(record_key(policy_name(self.prefix)))
-        if entry is not None and entry.why != BY_DEFAULT:
+        homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
+        is_homed = context.facts.is_homed(homed)
+        if entry is not None and entry.why != BY_DEFAULT and is_homed:
             reason = f"there is a namespace {shown(self.prefix)} already"
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
         fits = _check_fits(context, self.prefix, self.policy)
         context.facts.assume(self.prefix, self.policy)
         others: list[Draft] = []
-        homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
-        if not context.facts.is_homed(homed):
+        if not is_homed:
             others.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
         others += self._prefix_handle(context)
         types, elsewhere = self._types(context)
@@ -99,6 +103,12 @@ class AddNamespace:
             held = context.facts.held(handle)
             if not held.exists:
                 yield context.draft(held, Action.CREATE, compose(context, held, self.values, creates=True))
+            elif self.insists and not _said(self.values) <= _said(held.values):
+                reason = (
+                    f"{shown(handle)} exists already, with other administrators than those you name, and keeps them"
+                )
+                advice = "leave the administrators out, and change that record afterwards"
+                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H8")
 
     def _types(self, context: Context) -> tuple[list[Draft], tuple[str, ...]]:
         """The types that the policy uses: those that belong here and do not exist, and those that are elsewhere."""
@@ -123,6 +133,12 @@ class AddNamespace:
         if fold(handle.prefix) == fold(self.prefix):
             return True
         return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix, Word.CREATE))
+
+
+def _said(values: Iterable[Value]) -> set[tuple[str, bytes]]:
+    """Which administrators and groups a record names."""
+    kinds = (HS_ADMIN, HS_VLIST)
+    return {(fold(each.type), each.data) for each in values if any(has_type(each.type, kind) for kind in kinds)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +176,9 @@ class SetPolicy:
     """Whether the case rule may become another one, with all names there are (H5): see `case_rule`."""
 
     def decide(self, context: Context) -> Plan[Namespace]:
-        """Whoever administers the server, or may change the administrators of the prefix."""
-        checked_prefix(self.prefix)
-        prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"
-        action = f"set the policy of {shown(self.prefix)}"
-        by_prefix = (Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),)
-        ways = ((Membership((Role.SERVER,)),), by_prefix)
-        context.demand(Demand(action, ways, reach=Reach.under(self.prefix, Word.NAMESPACES)))
-        if not context.facts.is_homed(prefix_handle):
+        """For whoever may: see `demand_setting`."""
+        demand_setting(context, self.prefix)
+        if not context.facts.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
             reason = f"{shown(self.prefix)} is not homed here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
         entry = context.facts.entry(record_key(policy_name(self.prefix)))
@@ -177,6 +188,15 @@ class SetPolicy:
         made = Action.CREATE if entry is None else Action.UPDATE
         draft = policy_draft(context, self.prefix, self.policy, made)
         return _plan(context, self.prefix, fits, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
+
+
+def demand_setting(context: Context, prefix: str) -> None:
+    """Refuse whoever may not set a policy: it takes a server administrator, or the right to change the prefix's own."""
+    checked_prefix(prefix)
+    by_prefix = (Need(AdminPermission.MODIFY_ADMIN, f"{PREFIX_OF_PREFIXES}/{fold(prefix)}", on_prefix=True),)
+    ways = ((Membership((Role.SERVER,)),), by_prefix)
+    reach = Reach.under(prefix, Word.NAMESPACES)
+    context.demand(Demand(f"set the policy of {shown(prefix)}", ways, reach=reach))
 
 
 class _How(Enum):

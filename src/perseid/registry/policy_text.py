@@ -22,9 +22,10 @@ from perseid.names.errors import quoted
 from perseid.records import Admin, InvalidData
 from perseid.records.plain import JsonObject, write_json
 
+from . import toml_bounds
+
 MAX_TEXT_OCTETS: Final = 16_384
-"""The longest text of a policy: three times the longest sensible one. The standard library's reader takes time that
-grows with the square of a dotted key's length, and with this bound it is a second at worst."""
+"""The longest text of a policy: three times the longest sensible one. What else it may be like: `toml_bounds`."""
 
 MAX_TYPE: Final = 255
 """The longest name of a type, in characters; the longest in use have some 50."""
@@ -293,10 +294,10 @@ class Key:
 def parse(text: str, keys: Mapping[str, Key]) -> dict[str, object]:
     """The values that a policy's text gives; what it does not say is not in the answer."""
     _check_size(text, "the policy")
+    if (objection := toml_bounds.objection(text)) is not None:
+        raise InvalidPolicy(None, f"this is not a policy: {objection}")
     try:
         plain = tomllib.loads(text)
-    except RecursionError:
-        raise InvalidPolicy(None, "this is not a policy: lists stand in lists, very deep") from None
     except ValueError as error:
         raise InvalidPolicy(None, f"this is not TOML: {error}") from None
     for name in plain:

@@ -4,9 +4,12 @@ import pytest
 
 from perseid.registry.namespaces import AddNamespace
 from perseid.registry.policy import PROFILES
+from perseid.registry.policy_text import MAX_TEXT_OCTETS
+from perseid.serve.native_steps import Kind
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import forget_answers, keyed, with_token
+from tests.serve.http.v1.described import document
 from tests.serve.installations import ADMINISTRATOR, OPERATOR
 
 
@@ -105,6 +108,36 @@ def test_who_makes_no_namespaces(shared: Harness) -> None:
     problem(send(shared, "POST", "/namespaces", {"prefix": "96"}), "authentication-needed")
 
 
+DOTTED = "a." * 8_000 + "a=1"
+"""What the reader of TOML takes a second for."""
+
+
+def test_a_text_of_rules_is_read_for_those_who_are_known_and_where_nobody_waits_for_it(server: Harness) -> None:
+    for policy in (DOTTED, "what = 1", "=="):
+        problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": policy}), "authentication-needed")
+    server.kinds.clear()
+    problem(send(server, "POST", "/namespaces", {}, headers=basic()), "malformed")
+    identifying = list(server.kinds)
+    server.kinds.clear()
+    problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": "=="}, headers=basic()), "invalid-value")
+    assert server.kinds == [*identifying, Kind.READ]
+
+
+def test_a_text_of_rules_is_bounded_before_it_is_read(shared: Harness) -> None:
+    for method, path in (("POST", "/namespaces"), ("PUT", "/namespaces/12345/policy")):
+        plain = {"policy": DOTTED} if method == "PUT" else {"prefix": "96", "policy": DOTTED}
+        found = problem(send(shared, method, path, plain, headers=basic()), "invalid-value")
+        assert "8,000 dots" in found["detail"]
+
+
+def test_the_longest_text_of_rules_is_the_one_that_is_described(shared: Harness) -> None:
+    said = document()["components"]["schemas"]["NewPolicy"]["properties"]["policy"]
+    assert said["maxLength"] == MAX_TEXT_OCTETS
+    for length, slug in ((MAX_TEXT_OCTETS, "invalid-value"), (MAX_TEXT_OCTETS + 1, "malformed")):
+        plain = {"policy": "=" * length}
+        problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=basic()), slug)
+
+
 def test_they_are_listed_in_pages(server: Harness) -> None:
     for number in range(5):
         policy = PROFILES["free"]
@@ -176,8 +209,12 @@ def test_policies_that_are_refused(shared: Harness, prefix: str, plain: object, 
 
 
 def test_strangers_change_no_policy(shared: Harness) -> None:
-    plain = {"policy": 'purpose = "x"'}
-    problem(send(shared, "PUT", "/namespaces/12345/policy", plain), "authentication-needed")
+    """What they send is not even read."""
+    for policy in ('purpose = "x"', "==", DOTTED):
+        plain = {"policy": policy}
+        problem(send(shared, "PUT", "/namespaces/12345/policy", plain), "authentication-needed")
+        no_rights = with_token(shared, "mint")
+        problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=no_rights), "not-allowed")
 
 
 # Types

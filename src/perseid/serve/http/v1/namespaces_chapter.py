@@ -13,13 +13,16 @@ from perseid.names.characters import fold
 from perseid.registry import namespaces
 from perseid.registry.about import authority_of
 from perseid.registry.context import Context
+from perseid.registry.demands import shown
 from perseid.registry.facts import stored_policy
 from perseid.registry.founding import MakeNamespace
 from perseid.registry.minting import Maker
 from perseid.registry.namespace_views import ChangePolicy, all_rules, known_policy, listed_prefixes, summary
 from perseid.registry.namespaces import AddNamespace
+from perseid.registry.operations import require_identity
 from perseid.registry.page_room import Room
 from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy_text import MAX_TEXT_OCTETS
 from perseid.registry.resolving import Query, resolve
 from perseid.registry.setup import administered_by, with_group
 from perseid.serve.native_steps import Kind
@@ -44,8 +47,8 @@ Prefix = Annotated[str, About("The prefix.", min_length=1, max_length=2_048, exa
 Toml = Annotated[
     str,
     About(
-        "The rules in TOML, as `perseid namespace policy` prints them.",
-        max_length=65_536,
+        f"The rules in TOML, as `perseid namespace policy` prints them: {MAX_TEXT_OCTETS:,} octets at most.",
+        max_length=MAX_TEXT_OCTETS,
         examples=['purpose = "Maps"\nwho_may_list = "public"\n'],
     ),
 ]
@@ -231,10 +234,11 @@ async def add_namespace(call: ApiCall) -> Reply:
     `mint` in its scope besides.
     """
     new = call.given(NewNamespace)
-    rules = _rules(new)
+    rules = await call.read(lambda context: _rules_for(context, new))
     given = [party(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)]
     members = given or list(call.registry.rules.administration.server_admins)
-    order = AddNamespace(new.prefix, rules, administered_by(new.prefix, members) if members else ())
+    values = administered_by(new.prefix, members) if members else ()
+    order = AddNamespace(new.prefix, rules, values, insists=bool(given))
     maker = Maker.of(call.registry)
     reply = await call.create(lambda since: MakeNamespace(maker, order, since), _made, note=new.note)
     return await _recalled(call, new.prefix, reply)
@@ -338,6 +342,12 @@ def _told(context: Context, prefix: str) -> Namespace:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def _rules_for(context: Context, new: NewNamespace) -> Policy:
+    """The rules for somebody who is known: a text of rules is read for nobody else, and where nobody waits for it."""
+    require_identity(context, f"make the namespace {shown(new.prefix)}")
+    return _rules(new)
 
 
 def _rules(new: NewNamespace) -> Policy:
