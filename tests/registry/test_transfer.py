@@ -120,6 +120,24 @@ def test_s9_to_nobody_nothing_is_transferred(
     assert words in str(refused)
 
 
+@pytest.mark.parametrize("state", [State.UNPUBLISHED, State.RESERVED])
+def test_s9_who_is_to_own_something_tells_nothing_of_hidden_names(registry: Registry, state: State) -> None:
+    """Whoever has one name of their own could else try all others as owners."""
+    hidden, free, bob = handle("10.1/hidden"), handle("10.1/free"), key_holder(300, "10.9/bob")
+    if state is State.RESERVED:
+        registry.do(Reserve((hidden,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
+    else:
+        values = (URL, Value(100, "HS_ADMIN", Admin(ValueRef(300, "0.NA/10.1")).to_bytes()))
+        registry.do(Create(hidden, values, published=False), OPERATOR, "cli")
+    mine = handle("10.1/mine")
+    registry.do(Create(mine, (Value(100, "HS_ADMIN", Admin(TO_BOB).to_bytes()),)), OPERATOR, "cli")
+    for index in (1, 9, 100):
+        told = refusal(registry, Transfer(mine, ValueRef(index, str(hidden))), bob)
+        never = refusal(registry, Transfer(mine, ValueRef(index, str(free))), bob)
+        assert str(told) == str(never).replace(str(free), str(hidden))
+    registry.do(Transfer(mine, ValueRef(100, str(hidden))), OPERATOR, "cli")
+
+
 def test_s9_names_in_every_state_are_transferred_and_stay_what_they_are(registry: Registry) -> None:
     """Hidden ones by those who know of them; a reserved name gets no date of creation by it (A3)."""
     policy = replace(PROFILES["pilin"], required_types=("URL",), default_creator="10.77/party")
@@ -169,7 +187,7 @@ def test_a4_an_owner_of_this_server_is_public_where_authority_counts(registry: R
     owner = handle("10.1/owner")
     registry.do(Create(owner, (replace(URL, index=300),)), OPERATOR, "cli")
     registry.do(Unpublish(owner), OPERATOR, "cli")
-    refused = refusal(registry, Transfer(name, ValueRef(300, str(owner))))
+    refused = refusal(registry, Transfer(name, ValueRef(300, str(owner))), OPERATOR)
     assert refused.code is ResponseCode.INVALID_VALUE
     assert "nobody can resolve" in str(refused)
     registry.do(Publish(owner), OPERATOR, "cli")

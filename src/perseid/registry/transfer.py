@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.names import Handle, InvalidName
+from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records import Admin, InvalidData
 from perseid.records.admin import AdminPermission
@@ -24,6 +25,7 @@ from .context import Context, Plan, administrators, not_found, still_reserved
 from .demands import Demand, Differences, addition, is_admin, shown
 from .facts import Held
 from .facts import of_type as of_base_type
+from .identity import KeyHolder, maker_of
 from .life import held_for, with_value
 from .operations import require_identity, written
 from .policy import Policy
@@ -42,17 +44,21 @@ class Transfer:
         """What the change of administrators needs on the record: MODIFY_ADMIN, and REMOVE_ADMIN if there are more."""
         held = context.own(self.handle)
         require_identity(context, f"transfer {shown(self.handle)}")
-        wanted = with_owner(held, named_owner(self.to))
-        ways = (demand_transfer(held, wanted), demands.read(held.handle))
-        if not held.exists or not (held.is_public or any(map(context.may, ways))):
+        owner = named_owner(self.to)
+        if not held.exists:
             raise not_found(held)
-        if Differences.between(held.values, wanted).permissions:
-            context.demand(demand_transfer(held, wanted))  # before anything is told of the new owner's record
-        owner = checked_owner(context, self.to)
-        values = handed_over(context, held, owner)
-        if values is None:
+        # Once, because a request may search only so much; and before anything is told of the new owner's record.
+        decision = context.weighed(demand_transfer(held, with_owner(held, owner)))
+        if not (decision.allowed or held.is_public or context.may(demands.read(held.handle))):
+            raise not_found(held)
+        if has_owner(held, owner):
+            checked_owner(context, self.to)
             return Plan(lambda _: Changed(held.handle, held.seq), reason=f"{shown(held.asked)} has that owner already")
-        return written(context, held, Action.UPDATE, values, held.state)
+        if not decision.allowed:
+            raise Refused.by_decision(decision)
+        context.reasons.append(decision.reason)
+        owner = checked_owner(context, self.to)
+        return written(context, held, Action.UPDATE, compose(context, held, with_owner(held, owner)), held.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +115,30 @@ def named_owner(owner: ValueRef) -> Admin:
 
 
 def checked_owner(context: Context, owner: ValueRef) -> Admin:
-    """The same; refused also if nobody could prove to be it. Whoever asks must have the right to transfer."""
+    """The same; refused also if nobody could prove to be it. Whoever asks must have the right to transfer.
+
+    A record that they may not know of is refused as if it were not there.
+    """
     admin = named_owner(owner)
     handle = Handle.parse(owner.handle)
     if context.facts.is_responsible(handle):
         held = context.facts.held(handle)
-        missing = "" if held.exists else f"there is no record of {shown(handle)}, whose prefix is homed here"
-        if held.exists and owner.index and owner.index not in {value.index for value in held.values}:
+        is_known = held.exists and (held.is_public or _knows(context, held))
+        missing = "" if is_known else f"there is no record of {shown(handle)}, whose prefix is homed here"
+        if is_known and owner.index and owner.index not in {value.index for value in held.values}:
             missing = f"{shown(handle)} has no value with the index {owner.index}"
         if missing:
             reason = f"{shown(str(owner))} cannot own anything: {missing}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name a key or a group that exists", "S1")
     return admin
+
+
+def _knows(context: Context, held: Held) -> bool:
+    """Whether somebody may know of a record that is not public: those who read it, and whose own key is in it."""
+    who = maker_of(context.who)
+    if isinstance(who, KeyHolder) and fold(who.reference.handle) == fold(str(held.handle)):
+        return True
+    return any(context.may(demands.read(held.handle, word)) for word in (Word.TRANSFER, Word.MINT, Word.CREATE))
 
 
 def makers_of(context: Context, prefix: str) -> list[Admin]:
