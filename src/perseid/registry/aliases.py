@@ -47,6 +47,10 @@ class End(Enum):
     """At an alias whose data is no name."""
 
 
+class Astray(Refused):
+    """The name that was asked for exists, and its aliases lead to no record here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Followed:
     """Where aliases lead."""
@@ -102,18 +106,18 @@ def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
     way = f"{shown(handle)} is another name"
     if found.end is End.NOT_FOUND:
         reason = f"{way} for {shown(found.last)}, of which there is no record"
-        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
+        raise Astray(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
     if found.end is End.ELSEWHERE:
         if len(found.chain) == 1:
             return found
         reason = f"{way} for {shown(found.last)}, which another service answers for"
-        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {shown(found.last.prefix)}", "S2")
+        raise Astray(ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {shown(found.last.prefix)}", "S2")
     why = {
         End.LOOP: f"{way} in a circle: {shown(found.last)} leads back to itself",
         End.TOO_LONG: f"{way}, and behind {shown(found.last)} the aliases go on; {MAX_ALIASES} are followed",
         End.UNREADABLE: f"the alias of {shown(found.last)} is no name",
     }
-    raise Refused(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
+    raise Astray(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
 
 
 def check_aliases(facts: Facts, handle: Handle, values: tuple[Value, ...]) -> None:

@@ -422,9 +422,16 @@ def test_names_that_cannot_be_or_are_not_in_use_have_no_timemap(machine: Machine
     machine.do(AddNamespace("76", PROFILES["free"], (BY_ADMINS,)))
     seq = machine.put("76/x", text(1, "URL", "https://x.example/"))
     assert machine.get("/timemap/link/76/x").status == 200
+    machine.put("76/gone", text(1, "URL", "https://gone.example/"))
+    machine.do(Delete(Handle.parse("76/gone")))
     machine.put("0.NA/76", inactive)
-    for target in ("/timemap/link/76/x", f"/76/x?at={seq}", "/76/x"):
-        assert "not in use any more" in page_of(machine.get(target)).text
+    names = ("/76/x", "/76/gone", "/76/never", "/76/gone?at=2", f"/76/x?at={seq}", "/76/x?at=2", f"/76/gone?at={seq}")
+    for target in ("/timemap/link/76/x", *names):
+        answer = machine.get(target)
+        assert answer.status == 404
+        assert "not in use any more" in page_of(answer).text
+        assert list(answer.values("Link")) == [], "links lead to nothing else"
+    assert "not in use any more" in page_of(machine.get("/76/gone", machine.now)).text
     for name in (f"{PREFIX}/a%0Ab", "999/x", f"{PREFIX}/never", f"{PREFIX}/%FF"):
         assert machine.get(f"/timemap/json/{name}").status in (400, 404)
 

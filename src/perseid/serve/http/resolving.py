@@ -230,7 +230,10 @@ def _resolved(asking: Asking, asked: _Asked) -> Response | _AsJson | _Unknown:
 
 
 def _nothing(lost: Lost, reading: Reading, asked: _Asked, settings: HttpSettings) -> Response | _Unknown:
-    """What is said where there is nothing to show."""
+    """What is said where there is nothing to show: that the namespace is not in use, if so, before all else."""
+    if lost.space.inactive is not None:
+        problem = replace(problems.inactive(lost.name, lost.space), past=reading.at is not None)
+        return problems.answer(problem, asked.wanted.accepted, settings)
     code = lost.refused.code
     is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_circle
     versions = reading.versions_of(lost) if code in _ABOUT_TIMES and not lost.is_circle else None

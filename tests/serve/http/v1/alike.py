@@ -119,8 +119,9 @@ def compare(done: Done, answer: Response) -> None:
     is_missing = answer.status == 404
     assert is_missing == (done.code == 3), about
     if sort != "elsewhere":  # a server says besides which prefixes it has
-        # what is a command at one door is a request at the other
-        assert problem.get("advice", "").lower() in said_here(done.err).lower(), about
+        # what is a command at one door is a request at the other; advice has a line of its own
+        said = "\n".join(map(said_here, done.err.splitlines()))
+        assert problem.get("advice", "").lower() in said.lower(), about
     if "The rule in full" in done.err:
         assert done.err.strip().endswith(problem["rule"]), about
         assert problem["advice"], about

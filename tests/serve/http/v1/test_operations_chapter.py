@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from typing import Any
@@ -21,6 +22,7 @@ from perseid.serve.http.messages import Client, Request, Response
 from perseid.serve.http.v1 import unit_calls, unit_events, unit_runs
 from perseid.serve.http.v1.shapes import Told
 from perseid.serve.http.v1.unit_events import News, event
+from perseid.serve.http.writing import head_of
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, serve
 from tests.serve.http.v1.apis import JSON, got, problem, send
 from tests.serve.http.v1.askers import keyed, with_token
@@ -432,8 +434,14 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
         path = f"/operations/{told['operation']}/events"
         head = await ask(server, "HEAD", path)
-        assert (head.status, head.stream) == (200, None)
-        streams = [(await ask(server, "GET", path)).stream for _ in range(unit_events.MAX_LISTENERS_EACH)]
+        assert head.status == 200
+        assert [name for name, _, _ in await events_of(head.stream)] == []
+        assert not server.place.api.listeners._all, "whoever wants to know what there is does not listen"
+        answers = [await ask(server, "GET", path) for _ in range(unit_events.MAX_LISTENERS_EACH)]
+        heads = [head_of(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
+        alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
+        assert len(alike) == 1, "what is told of HEAD is what GET begins with"
+        streams = [each.stream for each in answers]
         for each in streams:
             assert each is not None
             await anext(each)

@@ -63,11 +63,38 @@ def test_every_request_that_is_advised_is_there() -> None:
             assert method.lower() in paths.get(shape, {}), (method, path)
 
 
-@given(st.text(min_size=1, max_size=100).filter(lambda text: text.isprintable()))
+@given(st.text(min_size=1, max_size=100))
 def test_a_name_in_a_command_is_a_step_of_a_path(name: str) -> None:
-    found = said_here(f"take it away: perseid tombstone {quoted(name)} --undo")
-    step = quote(name, safe="") if len(name) <= 80 else "{handle}"
-    assert found == f"take it away: POST /api/v1/handles/{step}/revive"
+    step = quote(name, safe="", errors="replace") if len(name) <= 80 else "{handle}"
+    for why in ("", "if the thing has come back, take the tombstone away first: "):
+        found = said_here(f"{why}perseid tombstone {quoted(name)} --undo")
+        assert found == f"{why}POST /api/v1/handles/{step}/revive"
+    assert said_here(f"Give what the type asks for: perseid type show {quoted(name)}.") == (
+        f"Give what the type asks for: GET /api/v1/types/{step}."
+    )
+
+
+COMMANDS = (
+    "--change-case",
+    "perseid mint",
+    "perseid operations",
+    "perseid namespace add 5",
+    "perseid tombstone '\\U99999999' --undo",
+    "perseid tombstone 'x' --undo",
+    "perseid type list",
+    "docs/reference/types.md",
+    "answer a challenge, or use a session",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
+    name = f"12345/x{command}"
+    found = problem(send(shared, "GET", at(f"hdl:{name}")), "elsewhere")
+    assert found["advice"].endswith(f": {name}")
+    for around in ("name {} alone", "Register {}.", "if the thing is {}, take it away: perseid tombstone x --undo"):
+        assert said_here(around.format(name)) == around.format(name)
+    assert said_here(f"perseid namespace add {command}") == f"POST /api/v1/namespaces, with the prefix {command}"
 
 
 # Advice

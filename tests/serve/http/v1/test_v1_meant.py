@@ -82,6 +82,30 @@ def test_whoever_does_not_want_it_says_so(server: Harness) -> None:
     assert "prefix" not in plain
 
 
+def test_nothing_is_suggested_for_names_that_are_there(server: Harness) -> None:
+    """A name that was not there at some time is spelt as it should be; and one that leads to nothing is there."""
+    create(server, "12345/report-2022")
+    dangling = [{"type": "HS_ALIAS", "data": "12345/report-2023"}]
+    create(server, "12345/report-2024", values=dangling)
+    before = server.service.place
+    server.service.place = replace(before, suggesting=suggestion_budget())
+    try:
+        for _ in range(int(PER_ADDRESS.burst)):
+            for name, more in (
+                ("12345/report-2022", "?at=1"),
+                ("12345/report-2022", "/citation?at=1"),
+                ("12345/report-2022", "/proof?at=1"),
+                ("12345/report-2022", "/differences?earlier=1&later=2"),
+                ("12345/report-2024", "?follow=true"),
+            ):
+                found = told(server, name, more)
+                assert "suggestions" not in found
+                assert "prefix" not in found
+        assert names(told(server, "12345/report-2025", "?follow=true")), "nothing was used up by that"
+    finally:
+        server.service.place = before
+
+
 def test_it_is_for_those_who_read(server: Harness) -> None:
     refused = send(server, "POST", at(MISSPELT, "/publish"), headers=basic())
     assert "suggestions" not in problem(refused, "not-found")

@@ -240,6 +240,16 @@ def test_there_is_no_other_page(shared: Harness) -> None:
         assert shared.get(path).status == 404, path
 
 
+def test_pages_that_do_not_exist_take_the_place_of_none(shared: Harness) -> None:
+    settings = shared.place.settings
+    before = [docs_pages.answer(path[1:], settings, "") for path in PAGES]
+    for number in range(docs_pages.MAX_KEPT + 1):
+        assert docs_pages.answer(f"docs/nothing-{number}", settings, "") is None
+        assert docs_pages.answer(f"nothing-{number}", settings, "") is None
+    after = [docs_pages.answer(path[1:], settings, "") for path in PAGES]
+    assert [id(each) for each in before] == [id(each) for each in after], "none is made again"
+
+
 def test_the_names_of_our_pages_win_over_prefixes(shared: Harness) -> None:
     assert shared.get("/openapi.json").status == 200
     assert shared.get("/hdl/docs/x").name == "docs/x"

@@ -102,7 +102,7 @@ def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: s
         ({"operation": "delete"}, "$.handle", "$.handle is missing", "The handle that it is about."),
         ({"operation": "delete", "handle": 5}, "$.handle", "should be a text, and is a whole number", "The handle"),
         ({"operation": "delete", "handle": ""}, "$.handle", "should have 1 characters at least", "The handle"),
-        ({"operation": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is not known", "there are handle, values"),
+        ({"operation": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is not known", "are operation, handle"),
         (
             {"operation": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},
             "$.values[1].index",

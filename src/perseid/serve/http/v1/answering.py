@@ -9,6 +9,9 @@ from functools import cache
 from typing import Final
 from urllib.parse import quote, urlencode
 
+import msgspec
+
+from perseid.registry.aliases import Astray
 from perseid.registry.demands import shown
 from perseid.registry.identity import counted_as
 from perseid.serve.budgets import source_of
@@ -42,6 +45,7 @@ BEARER: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
 
 _SLASH: Final = "in a path a handle is one step: write its slash as %2F, as in {}/handles/12345%2Fx"
 _PAGE_PARAMETER: Final = "cursor"
+_MOMENTS: Final = ("at", "earlier", "later")
 _SAFE: Final = "/%!$&'()*+,;=:@~"  # what stands in the path as it came
 
 
@@ -137,10 +141,15 @@ async def _called(
             raise _too_many(allowance)
         request = asking.request
         made = ApiCall(call, route, names, query_of(request, route.query), await _body(asking, route))
-        suggests = request.method == "GET" and getattr(made.query, "suggest", True)
+        suggests = request.method == "GET" and _is_of_now(made.query) and getattr(made.query, "suggest", True)
         return await _completed(made, await route.handler(made))
     except Exception as error:  # noqa: BLE001 - somebody waits for an answer
         return await _refused(asking, identified, error, names.get("handle", ""), suggests=suggests)
+
+
+def _is_of_now(query: msgspec.Struct) -> bool:
+    """Whether something is asked about the present: a name that was not there at another time may well be right."""
+    return not any(getattr(query, name, None) for name in _MOMENTS)
 
 
 async def _body(asking: Asking, route: Route) -> object:
@@ -201,7 +210,8 @@ def _unproved(asking: Asking, identified: Identified) -> Response:
 async def _refused(asking: Asking, identified: Identified, error: Exception, name: str, *, suggests: bool) -> Response:
     """The answer where something was not done; whoever is not known is asked who they are.
 
-    Whoever reads what is at a name that is not there is told what may have been meant.
+    Whoever reads what is at a name that is not there is told what may have been meant. A name that leads to another
+    one, which is not there, is there itself.
     """
     if isinstance(error, KeyGone):
         identified = key_gone(asking, identified, error)
@@ -209,7 +219,7 @@ async def _refused(asking: Asking, identified: Identified, error: Exception, nam
     if answered.problem.status == UNAUTHORISED:
         headers = (*answered.headers, *_challenges(challenge_headers(asking, identified)))
         answered = replace(answered, headers=headers)
-    if suggests and name:
+    if suggests and name and not isinstance(error, Astray):
         answered = await meant.told(asking, answered, name)
     who = calling(asking, identified).named
     return problems.response(answered, name=name, who=who)

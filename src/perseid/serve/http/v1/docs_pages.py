@@ -93,8 +93,11 @@ def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
 
     Commands on the page name the address that is declared, or else that one.
     """
-    made = _kept(path, settings)
-    if made is None or settings.public_url or not path.startswith(DOCS):
+    try:
+        made = _kept(path, settings)
+    except _NoPage:
+        return None
+    if settings.public_url or not path.startswith(DOCS):
         return made
     # The request says so itself, and what it says is for nobody else: a cache on the way may not tell it to others.
     headers = tuple([each for each in made.headers if each not in _AGE])
@@ -102,14 +105,18 @@ def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
     return replace(made, headers=(own, *headers), body=made.body.replace(_HERE.encode(), server.encode()))
 
 
+class _NoPage(Exception):
+    """There is no such page. It is raised, as what is returned would be kept, in the place of a page that exists."""
+
+
 @lru_cache(maxsize=MAX_KEPT)
-def _kept(path: str, settings: HttpSettings) -> Response | None:
+def _kept(path: str, settings: HttpSettings) -> Response:
     if path == OPENAPI:
         body = msgspec.json.encode(openapi.document(table(), settings))
         return Response(200, (*_AGE, ("Content-Type", "application/json")), body)
     first, _, rest = path.partition("/")
     if first != DOCS:
-        return None
+        raise _NoPage
     if rest == "":
         return _front(settings)
     if rest == "problems":
@@ -117,7 +124,9 @@ def _kept(path: str, settings: HttpSettings) -> Response | None:
     if rest == "structures":
         return _structures(settings)
     part = next((part for part in table().parts if slug_of(part.tag) == rest), None)
-    return None if part is None else _chapter(part.tag, part.about, part.found, settings)
+    if part is None:
+        raise _NoPage
+    return _chapter(part.tag, part.about, part.found, settings)
 
 
 def _server(settings: HttpSettings) -> str:

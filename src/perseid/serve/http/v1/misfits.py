@@ -2,10 +2,12 @@
 
 The decoder says what it expected in terms of its own types. Here that becomes a sentence, with the place down to the
 member that is missing or unknown; and what the description of the API says about that member becomes the advice.
+
+What it says holds names and words of strangers, as they wrote them and at any length: they are shown and cut, and
+nothing is made of them.
 """
 
 import re
-from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,19 +16,22 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from perseid.names.errors import quoted
+from perseid.names.errors import MAX_QUOTED, quoted
+from perseid.registry.demands import shown
 
-MAX_WHERE: Final = 80
-"""Characters of a name that somebody made up, in the place where it stands: enough to find it again."""
+MAX_WHERE: Final = 400
+"""Characters of a path. Those of members that are described here are shorter; another one is of a stranger's making."""
 
-_WHERE: Final = re.compile(r"(?s)(.*?) - at `(\$[^`]*)`")
+_AT: Final = " - at `"
+_WHERE: Final = re.compile(r"\$(?:\.\w+|\[(?:[0-9]+|\.\.\.)\])*", re.ASCII)
 _MISSING: Final = re.compile(r"(?s)Object missing required field `(.*)`")
 _UNKNOWN: Final = re.compile(r"(?s)Object contains unknown field `(.*)`")
-_NOT_ALLOWED: Final = re.compile(r"(?s)Invalid (?:enum )?value (.*)")
+_NOT_ALLOWED: Final = re.compile(r"(?s)Invalid (enum )?value (.*)")
 _EXPECTED: Final = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _BOUND: Final = re.compile(r"Expected `([^`]*)` (of length )?([<>]=?) ([0-9.-]+)")
 _PATTERN: Final = re.compile(r"(?s)Expected `str` matching regex (.*)")
-_STEP: Final = re.compile(r"\.(\w+)|\[([^\]]*)\]")
+_STEP: Final = re.compile(r"\.(\w+)|\[[^\[\]]*\]")
+_ESCAPED: Final = re.compile(r"(?:\\(?:x..|u.{4}|U.{8}|.)|[^\\])" + f"{{0,{MAX_QUOTED}}}")
 _PLURAL: Final = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
 
 _KINDS: Final = {
@@ -61,19 +66,28 @@ class _Member:
     """What the description says of it."""
 
 
-def misfit(problem: msgspec.ValidationError, type_: Any) -> Misfit:
-    """What the decoder's objection to something of a type means."""
-    found = _WHERE.fullmatch(str(problem))
-    said, where = (found[1], found[2]) if found else (str(problem), "$")
+def misfit(problem: msgspec.ValidationError, type_: Any, body: bytes = b"") -> Misfit:
+    """What the decoder's objection to something of a type means; with the `body` that it is in, more can be said."""
+    said, where = _split(str(problem))
     member = _at(type_, where)
     if missing := _MISSING.fullmatch(said):
         where = f"{where}.{missing[1]}"
         return Misfit("is missing", where, _about(_at(type_, where)) or _allowed(None, type_, where))
     if unknown := _UNKNOWN.fullmatch(said):
-        return Misfit("is not known", f"{where}.{unknown[1][:MAX_WHERE]}", _there_are(member))
+        return Misfit("is not known", f"{where}.{shown(unknown[1])}", _there_are(member, body if where == "$" else b""))
     if wrong := _NOT_ALLOWED.fullmatch(said):
-        return Misfit(f"is {_cut(wrong[1])}, which is not allowed there", where, _allowed(member, type_, where))
+        word = _escaped(wrong[2]) if wrong[1] else _raw(wrong[2])
+        return Misfit(f"is {word}, which is not allowed there", where, _allowed(member, type_, where))
     return Misfit(_sentence(said), where, _about(member))
+
+
+def _split(said: str) -> tuple[str, str]:
+    """What the decoder says, and the path at its end; a stranger's words before that may hold anything."""
+    rest, _, path = said.rpartition(_AT)
+    where = path.removesuffix("`")
+    if rest and len(where) <= MAX_WHERE and where != path and _WHERE.fullmatch(where):
+        return rest, where
+    return said, "$"
 
 
 def _sentence(said: str) -> str:
@@ -96,13 +110,21 @@ def _kinds(said: str) -> str:
     return " or ".join([_KINDS.get(kind, kind) for kind in said.split(" | ")])
 
 
-def _cut(literal: str) -> str:
-    """What somebody wrote, which the decoder has quoted at any length."""
-    try:
-        text = literal_eval(literal)
-    except (ValueError, SyntaxError):
-        return quoted(literal)
-    return quoted(text) if isinstance(text, str) else literal[:MAX_WHERE]
+def _raw(said: str) -> str:
+    """What somebody wrote: a text that the decoder has put in quotes as it is, or a number."""
+    if len(said) > 1 and said[0] == said[-1] and said[0] in "'\"":
+        return quoted(said[1:-1])
+    return said[:MAX_QUOTED]
+
+
+def _escaped(said: str) -> str:
+    """The same where the decoder has escaped the text as `quoted` does, and cuts nothing: cut between characters."""
+    if len(said) <= MAX_QUOTED or said[0] not in "'\"":
+        return said[:MAX_QUOTED]
+    inner = said[1:-1]
+    found = _ESCAPED.match(inner)
+    kept = "" if found is None else found[0]
+    return said if kept == inner else f"{said[0]}{kept}…{said[0]}"
 
 
 # What the description says
@@ -116,10 +138,28 @@ def _about(member: _Member | None) -> str:
     return "; ".join(filter(None, [allowed, f"what belongs there: {member.about}" if member.about else ""]))
 
 
-def _there_are(member: _Member | None) -> str:
-    """Which members an object has."""
-    names = [] if member is None else [name for name, _ in _members(member.type)]
-    return f"there are {', '.join(dict.fromkeys(names))}" if names else "there are none here"
+def _there_are(member: _Member | None, body: bytes) -> str:
+    """Which members an object has; of several sorts of objects, that of the sort which the body says that it is."""
+    structures = [] if member is None else _structures(member.type)
+    if body and len(structures) > 1:
+        tag = _tag(body, str(structures[0].tag_field))
+        structures = [each for each in structures if each.tag == tag] or structures
+    names = [name for each in structures for name in (each.tag_field, *[field.encode_name for field in each.fields])]
+    return f"there are {', '.join(dict.fromkeys(filter(None, names)))}" if any(names) else "there are none here"
+
+
+def _tag(body: bytes, name: str) -> str | None:
+    """What an object says that it is, by one of its members; the others are passed over."""
+    try:
+        found = msgspec.json.decode(body, type=_tagged(name))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # what stands behind that place may be anything
+    return str(getattr(found, name))
+
+
+@cache
+def _tagged(name: str) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Tagged", [(name, str)])
 
 
 def _allowed(member: _Member | None, type_: Any, where: str) -> str:
@@ -145,7 +185,7 @@ def _choices(type_: inspect.Type) -> Sequence[str]:
 def _at(type_: Any, where: str) -> _Member | None:
     """The member that a path leads to; None where the type says nothing about it."""
     found: _Member | None = _Member(_type(type_))
-    for name, _ in _STEP.findall(where.removeprefix("$")):
+    for name in _STEP.findall(where.removeprefix("$")):
         if found is None:
             return None
         found = _below(found, name)

@@ -217,10 +217,10 @@ async def watch_operation(call: ApiCall) -> Reply:
         return News(told, told.done, told.ended is not None or told.problem is not None, here)
 
     listener.listen(look)
-    if is_head := call.request.method == "HEAD":
-        listener.leave()
+    if call.request.method == "HEAD":
+        await listener.aclose()  # the head is that of GET, and nothing comes behind it
     headers = (NO_STORE, ("X-Accel-Buffering", "no"))  # a proxy that collects before it sends would send nothing
-    return Reply(headers=headers, media_type=MEDIA_TYPE, stream=None if is_head else listener)
+    return Reply(headers=headers, media_type=MEDIA_TYPE, stream=listener)
 
 
 def _listener(call: ApiCall) -> Listener:

@@ -20,6 +20,7 @@ from msgspec import inspect
 from perseid.names import InvalidName
 from perseid.names.errors import quoted
 from perseid.registry.context import over_long
+from perseid.registry.demands import shown
 from perseid.serve.http.bodies import JSON_TYPE, media_type
 from perseid.serve.http.failures import NOT_FOUND, UNSUPPORTED_MEDIA_TYPE
 from perseid.serve.http.messages import Request
@@ -93,7 +94,7 @@ def query_of(request: Request, type_: type[msgspec.Struct]) -> msgspec.Struct:
         field = fields.get(name)
         if field is None:
             known = f"there are {', '.join(fields)}" if fields else "there are none here"
-            raise Unfitting(f"the parameter {quoted(name)} is not known; {known}", name[:80], "leave it out")
+            raise Unfitting(f"the parameter {quoted(name)} is not known; {known}", shown(name), "leave it out")
         if isinstance(field, _PLURAL):
             given.setdefault(name, []).append(value)
         elif name in given:
@@ -116,7 +117,7 @@ def _pairs(query: bytes) -> Iterator[tuple[str, str]]:
     for part in filter(None, parts):
         written, _, value = part.replace(b"+", b" ").partition(b"=")
         name = _decoded(written, "the name of a parameter", "")
-        yield name, _decoded(value, f"the parameter {quoted(name)}", name[:80])
+        yield name, _decoded(value, f"the parameter {quoted(name)}", shown(name))
 
 
 def _decoded(octets: bytes, what: str, where: str) -> str:
@@ -150,7 +151,7 @@ def body_of(request: Request, type_: Any) -> Any:
     except msgspec.ValidationError as problem:
         with suppress(ValueError, RecursionError):  # what stands behind that place may be anything
             _check_once(request.body)
-        raise _unfitting(misfit(problem, type_)) from None
+        raise _unfitting(misfit(problem, type_, request.body)) from None
     except msgspec.DecodeError as problem:
         raise _no_json(request.body, problem) from None
     except UnicodeDecodeError:
