@@ -27,6 +27,19 @@ print(*sys.modules, file=sys.stderr)
 """
 
 
+def loaded_by(words: str) -> list[str]:
+    """The modules that a command loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words.split()],
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return done.stderr.splitlines()[-1].split()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -42,17 +55,21 @@ print(*sys.modules, file=sys.stderr)
     ],
 )
 def test_what_needs_no_installation_does_not_load_one(words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words.split()],
-        env=ENVIRON,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    loaded = done.stderr.splitlines()[-1].split()
+    loaded = loaded_by(words)
     assert "perseid.cli" in loaded
     assert [name for name in loaded if name.split(".")[0] in HEAVY or ".".join(name.split(".")[:2]) in HEAVY] == []
+
+
+def test_what_becomes_a_server_loads_no_ledger() -> None:
+    loaded = loaded_by("serve --help")
+    assert "perseid.cli.serving" in loaded
+    assert {"sqlalchemy", "lmdb", "perseid.ledger"}.isdisjoint(loaded)
+
+
+def test_a_ledger_in_a_file_loads_nothing_of_postgresql() -> None:
+    loaded = loaded_by("list --help")
+    assert "sqlalchemy.dialects.sqlite" in loaded
+    assert {"sqlalchemy.dialects.postgresql", "psycopg"}.isdisjoint(loaded)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.life import Tombstone, Unpublish
 from perseid.registry.minting import Reserve
-from perseid.registry.namespaces import SetPolicy
+from perseid.registry.namespaces import AddNamespace, SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Remove
 from perseid.registry.policy import PROFILES
 from perseid.registry.policy_keys import Who
@@ -232,6 +232,45 @@ def test_what_is_made_after_the_prefix_was_handed_over_is_the_new_owners(registr
     list(resume(registry, units.LAST, ALICE)[1] if resumed else pieces)
     assert admins(registry, hidden) == admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert units.found(registry, ALICE, units.LAST).ended
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("who", [ALICE, OPERATOR])
+def test_what_the_new_owner_derives_meanwhile_is_theirs(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, who: Identity, resumed: bool
+) -> None:
+    """From each prefix, as soon as that is theirs; whoever hands over comes to the end, and learns nothing of it."""
+    monkeypatch.setattr(units, "CHUNK", 1)
+    below, deeper = handle("0.NA/10.1.5"), handle("0.NA/10.1.5.1")
+    for name in (below, deeper):
+        add_namespace(registry, name.suffix, "free", ADMIN)
+        registry.do(Create(handle(f"{name.suffix}/a"), (URL, ADMIN)), OPERATOR, "cli")
+    unit = transferring.begin(registry, TransferAll("10.1", TO_BOB, derived=True), who, "cli")
+    pieces = transferring.pieces(registry, unit, who)
+
+    def derive(prefix: str) -> None:
+        carols = admin(100, "300:10.9/carol")
+        registry.do(AddNamespace(prefix, PROFILES["free"], (carols,)), BOB, "cli")
+        registry.do(Create(handle(f"{prefix}/x"), (URL, carols), published=False), CAROL, "cli")
+
+    while admins(registry, below) != ["300:10.9/bob"]:
+        next(pieces)
+    derive("10.1.5.2")
+    late = handle("10.1.5.1/late")
+    registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
+    if resumed:
+        pieces = transferring.pieces(registry, unit, who)
+    while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
+        next(pieces)
+    derive("10.1.9")
+    derive("10.1.5.1.7")
+    list(resume(registry, unit.id, who)[1] if resumed else pieces)
+    assert units.found(registry, who, unit.id).ended
+    for name in (NAME, below, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
+        assert admins(registry, name) == ["300:10.9/bob"], name
+    for prefix in ("10.1.5.2", "10.1.9", "10.1.5.1.7"):
+        for name in (handle(f"0.NA/{prefix}"), handle(f"{prefix}/x")):
+            assert admins(registry, name) == ["300:10.9/carol"], name
 
 
 @pytest.mark.usefixtures("small_steps")

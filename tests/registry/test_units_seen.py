@@ -107,6 +107,33 @@ def test_tokens_of_any_key_belong_to_those_who_are_known_by_any_key(here: Regist
     assert seen(here, ANN) == [own.id]
 
 
+def test_whose_a_unit_is_does_not_depend_on_how_a_handle_is_spelt(here: Registry) -> None:
+    """Of the system's names all letters are alike, elsewhere those of the prefix."""
+    spelt = key_holder(300, "0.na/12345")
+    token = shown(here, ANN, WORDS)
+    of_ann = [begun(here, ANN, 0), units.begin(here, "test", {}, token, "http")]
+    of_ann.append(units.begin(here, "test", {}, spelt, "http"))
+    assert [each.actor for each in of_ann] == ["300:0.NA/12345", str(token), "300:0.na/12345"]
+    assert seen(here, ANN) == seen(here, spelt) == sorted(each.id for each in of_ann)
+    assert seen(here, token) == [of_ann[1].id]
+    assert all(units.is_own(unit, who) for unit in of_ann for who in (ANN, spelt))
+    assert units.acts_for(spelt, ANN)
+    assert units.acts_for(spelt, token)
+    assert not units.acts_for(token, ANN)
+    assert not units.acts_for(BEA, ANN)
+    other = units.begin(here, "test", {}, key_holder(300, "a.b/Ann"), "http")
+    assert seen(here, key_holder(300, "A.b/Ann")) == [other.id]
+    assert seen(here, key_holder(300, "a.b/ann")) == seen(here, key_holder(301, "a.b/Ann")) == []
+
+
+def test_units_of_old_backups_are_those_of_who_began_them(here: Registry) -> None:
+    """They say no more than that."""
+    old = Operation("old", "test", "{}", "", "http", str(ANN), "")
+    operations.begin(here.ledger.log, old)
+    assert seen(here, ANN) == ["old"]
+    assert seen(here, key_holder(300, "0.na/12345")) == seen(here, BEA) == []
+
+
 def test_units_of_a_token_stay_its_makers_when_it_is_gone(here: Registry) -> None:
     unit = begun(here, shown(here, BEA, scope("find")), 0)
     assert seen(here, BEA) == [unit.id]

@@ -33,19 +33,13 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Changed
 from perseid.registry.veil import keeping_past
 
+from ._directory import Directory, directory_of
 from ._output import print_json
+
+__all__ = ["Directory", "directory_of"]
 
 DOOR: Final = "cli"
 """What the ledger records as the way in."""
-
-DEFAULT_DIRECTORY: Final = "perseid-data"
-VARIABLE: Final = "PERSEID_DIR"
-
-Directory: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("-d", "--directory", metavar="DIR", help=f"The installation. ${VARIABLE}, or ./{DEFAULT_DIRECTORY}."),
-]
-"""The option that every command has which works on an installation."""
 
 ActingAs: TypeAlias = Annotated[
     str | None,
@@ -100,11 +94,6 @@ def registry_of(installation: Installation) -> Registry:
     default = PROFILES[config.default_profile]
     rules = Rules(installation.administration, default, config.server_listing_allowed, config.templates_delimiter)
     return Registry(installation.ledger, rules)
-
-
-def directory_of(given: Path | None) -> Path:
-    """The directory that was given, or the one from the environment, or the default one."""
-    return given or Path(os.environ.get(VARIABLE) or DEFAULT_DIRECTORY)
 
 
 def identity(acting_as: str | None) -> Identity:

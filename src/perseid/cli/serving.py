@@ -15,12 +15,10 @@ import typer
 from perseid.registry.config import FILE_NAME, Config
 from perseid.registry.config_http import Listen
 from perseid.registry.config_keys import MAX_RESOLVERS, variable_of
-from perseid.registry.installation import NoInstallation
 from perseid.serve.supervisor import Plan
 
-from . import installations
+from ._directory import Directory, directory_of
 from ._output import AsJson
-from ._place import Directory, directory_of
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
 HTTP: Final = "Serving HTTP at {http}"
@@ -61,6 +59,10 @@ def serve(  # noqa: PLR0913 - options
         int | None,
         typer.Option(metavar="PORT", min=0, max=65_535, help="Of HTTP and HTTPS; 0 is any free one."),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65_535, help="Of the metrics; 0 is any free one."),
+    ] = None,
     resolvers: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, max=MAX_RESOLVERS, help="Processes that answer UDP; 0 is one for each core."),
@@ -82,14 +84,19 @@ def serve(  # noqa: PLR0913 - options
     For example:
         perseid serve
         perseid serve --host 0.0.0.0 --resolvers 4
-        perseid serve -d trial --init-demo --native-port 0 --http-port 0 --json
+        perseid serve -d trial --init-demo --native-port 0 --http-port 0 --metrics-port 0
     """
     target = directory_of(directory).resolve()
     _override({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
-    _override({"http.host": http_host or host, "http.port": http_port})
+    _override({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
+    # What makes or opens an installation is loaded where it is needed: others begin to serve in half the time.
     if init_demo and not (target / FILE_NAME).exists():
-        installations.init(target, demo=True, json=json)
+        from .installations import init  # noqa: PLC0415
+
+        init(target, demo=True, json=json)
     if not (target / FILE_NAME).is_file():
+        from perseid.registry.installation import NoInstallation  # noqa: PLC0415
+
         raise NoInstallation(target)
     found = Config.load(target, os.environ)
     plan = Plan(

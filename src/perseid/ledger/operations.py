@@ -45,7 +45,8 @@ class Operation:
     total: int = 0
     """How many records it is about, counted beforehand; 0 if that is not known."""
     maker: str = ""
-    """Who made the token with which it was begun; empty if it was begun without one."""
+    """Whose it is: who began it, or who made the token with which it was begun, in the form in which all spellings of
+    their handle meet. Empty if that is not known, because it comes from an old backup."""
     done: int = 0
     """How many entries it has made."""
 
@@ -155,9 +156,9 @@ class Whose:
     """Operations of somebody."""
 
     actor: str
-    """Those that they began themselves, under this name."""
+    """Those that they began under this name, spelt so."""
     makers: tuple[str, ...] = ()
-    """And those that were begun with tokens made under one of these."""
+    """And those that are somebody's under one of these, however that is spelt."""
 
     def has(self, operation: Operation) -> bool:
         """Whether an operation is one of these."""

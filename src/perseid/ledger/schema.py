@@ -35,7 +35,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.expression import ClauseElement
 
 metadata = MetaData()
@@ -279,6 +279,9 @@ class Compiler:
         if name == "sqlite":
             self._dialect, self.insert = cast("Dialect", sqlite.dialect(paramstyle="qmark")), sqlite.insert
         else:
+            # Only here, because most ledgers are in a file, and every command would load it.
+            from sqlalchemy.dialects import postgresql  # noqa: PLC0415
+
             psycopg: Any = postgresql.psycopg
             self._dialect, self.insert = cast("Dialect", psycopg.dialect(paramstyle="format")), postgresql.insert
 

@@ -20,7 +20,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
 from perseid.wire.codes import ResponseCode
 
-from .authorisation import authorise
+from .authorisation import Decision, authorise
 from .demands import Demand, Membership, Role, shown
 from .facts import SITE_PREFIX, Facts, Held, of_type
 from .identity import Identity, KeyHolder, maker_of
@@ -71,14 +71,18 @@ class Context:
 
     def demand(self, demand: Demand) -> None:
         """Refuse whoever does not meet a demand."""
-        decision = authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent)
+        decision = self.weighed(demand)
         if not decision.allowed:
             raise Refused.by_decision(decision)
         self.reasons.append(decision.reason)
 
     def may(self, demand: Demand) -> bool:
         """Whether somebody meets a demand."""
-        return authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent).allowed
+        return self.weighed(demand).allowed
+
+    def weighed(self, demand: Demand) -> Decision:
+        """Whether somebody meets a demand, and why."""
+        return authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent)
 
     @property
     def is_import(self) -> bool:

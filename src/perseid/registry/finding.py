@@ -31,7 +31,7 @@ from perseid.names.characters import fold
 from perseid.records.value import Permission, Value
 
 from . import demands
-from .authorisation import MAX_GROUP_LOOKUPS, authorise
+from .authorisation import MAX_GROUP_LOOKUPS, Spent, authorise
 from .demands import shown
 from .facts import SITE_PREFIX, Facts
 from .identity import Identity
@@ -133,7 +133,7 @@ _MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 
 
 class _Enough(Exception):
-    """Of one prefix more cannot be decided on this page whether it may be seen."""
+    """Of one prefix, or record, more cannot be decided on this page whether it may be seen."""
 
 
 class _Seen:
@@ -154,9 +154,22 @@ class _Seen:
                 raise Refused.by_decision(decision)
 
     def look(self, entry: Entry) -> "_Item | None":
-        """The record of an entry as it may be told; None if it is not what is looked for."""
+        """The record of an entry as it may be told; None if it is not what is looked for. Raises `_Enough`.
+
+        What a request may search for rights is limited. A search that had only what others left over tells nothing, so
+        the page ends before such a record; on the next one it is the first, for which it is searched with all of it.
+        """
         if entry.seq not in self._looked_at:
-            self._looked_at[entry.seq] = self._look(entry)
+            spent = self._facts.spent
+            was_fresh = spent == Spent()
+            item = self._look(entry)
+            if spent.is_used_up and not was_fresh:
+                if self._looked_at:
+                    raise _Enough
+                spent.lookups = spent.members = 0
+                self._sight = Sight(self._facts, self._who)
+                item = self._look(entry)
+            self._looked_at[entry.seq] = item
         return self._looked_at[entry.seq]
 
     def _look(self, entry: Entry) -> "_Item | None":

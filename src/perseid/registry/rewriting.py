@@ -193,24 +193,21 @@ class _Step:
         done = self.known
         if self.move.repeats:  # then it counts what has been moved already, by others at the same time, too
             done = done.of_now(context.facts.reading, self.unit.id)
-        chunk = units.Chunk(context.facts.spent)
-        for name in self.names:
-            if not chunk.look():
-                break
-            handle = Handle.keepable(name)
-            if not context.facts.is_responsible(handle):
-                continue
-            held = context.facts.held(handle)
-            if not held.exists or held.state is State.TOMBSTONE or self._is_done(context, held, done):
-                continue
-            if (draft := self._draft(context, held)) is not None:
-                chunk.add(draft)
+        chunk = units.Chunk(context)
+        chunk.take(self.names, lambda name: self._drafts(chunk.context, name, done))
         reason = context.reasons[-1] if context.reasons else ""
         count = len(chunk.drafts)
         drafts, looked_at = tuple(chunk.drafts), chunk.looked_at
         return Plan(lambda seq: _Done(done.with_step(seq, count), looked_at, count), drafts, reason=reason)
 
-    def _draft(self, context: Context, held: Held) -> Draft | None:
+    def _drafts(self, context: Context, name: str, done: Steps) -> tuple[Draft, ...]:
+        """The entry that moves a name; none if there is nothing to move."""
+        handle = Handle.keepable(name)
+        if not context.facts.is_responsible(handle):
+            return ()
+        held = context.facts.held(handle)
+        if not held.exists or held.state is State.TOMBSTONE or self._is_done(context, held, done):
+            return ()
         changes: dict[int, Value] = {}
         pairs: list[Modification] = []
         for value in held.values:
@@ -225,10 +222,10 @@ class _Step:
             changes[value.index] = new
             pairs.append((value, new))
         if not pairs:
-            return None
+            return ()
         context.demand(demands.modify(held.handle, pairs))
         values = compose(context, held, tuple([changes.get(value.index, value) for value in held.values]))
-        return context.draft(held, Action.UPDATE, values, held.state)
+        return (context.draft(held, Action.UPDATE, values, held.state),)
 
     def _reads(self, context: Context, held: Held, value: Value) -> bool:
         """Whether somebody may read a value that is not public; some nobody may."""

@@ -5,7 +5,7 @@ be watched, gone on with and undone. The names come first and their prefix handl
 can go on after an interruption; then the names once more, for those that were made meanwhile.
 
 A record is handed over once. What its new owner makes of it while the others are handed over is theirs to decide, and
-so are names that are made after the prefix handle was handed over.
+so are names that are made after the prefix handle was handed over, and prefixes that are derived from it then.
 
 What is left to the new owner of a prefix: the groups in its prefix handle, and the default administrators in its
 policy. Both are values that only they can judge.
@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.ledger import operations
-from perseid.ledger.entry import Action, Entry, State
-from perseid.ledger.keys import record_key
+from perseid.ledger.entry import Action, Draft, Entry, State
+from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.operations import Operation, Steps
 from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.prefixes import is_derived
+from perseid.names.prefixes import ancestors, is_derived, parent
 from perseid.records import Admin, InvalidData
 from perseid.records.value import Permission, ValueRef
 from perseid.wire.codes import ResponseCode
@@ -30,7 +30,7 @@ from perseid.wire.codes import ResponseCode
 from . import demands, eras, units
 from .context import Context, Plan
 from .demands import Demand, Membership, Role, is_admin, shown
-from .facts import Held
+from .facts import Facts, Held
 from .identity import Identity
 from .namespaces import checked_prefix, namespaces
 from .operations import require_identity
@@ -160,22 +160,29 @@ def planned(
     where the transfer as a whole would be.
     """
     ranges = _Start(order).decide(context).answer(0)
-    owner = checked_owner(context, order.to)
+    chunk = units.Chunk(context)
+    owner = checked_owner(chunk.context, order.to)
     names = [*dict.fromkeys(ranges)]  # once is enough here
     number, first = after or (0, b"")
-    room, chunk = Room(limit or units.CHUNK), units.Chunk(context.facts.spent)
+    room = Room(limit or units.CHUNK)
     items: list[Planned] = []
+
+    def look(entry: Entry) -> tuple[()]:
+        """Note what would become of a record, if the page has room for that."""
+        held = _held(context, entry)
+        item = None if held is None else _planned(chunk.context, held, owner, judges=judges)
+        if item is not None:
+            if not room.take(len(item.handle) + sum(map(len, item.administrators))):
+                raise units.Later
+            items.append(item)
+        return ()
+
     while number < len(names):
         entries, more = context.facts.reading.some_names(max(first, names[number][0]), names[number][1], units.CHUNK)
-        for entry in entries:
-            if chunk.looked_at >= units.CHUNK or not chunk.look():
-                return PlannedPage(tuple(items), (number, entry.key))
-            held = _held(context, entry)
-            item = None if held is None else _planned(context, held, owner, judges=judges)
-            if item is not None:
-                if not room.take(len(item.handle) + sum(map(len, item.administrators))):
-                    return PlannedPage(tuple(items), (number, entry.key))
-                items.append(item)
+        before = chunk.looked_at
+        chunk.take(entries[: units.CHUNK - before], look)
+        if (taken := chunk.looked_at - before) < len(entries):
+            return PlannedPage(tuple(items), (number, entries[taken].key))
         number, first = (number, entries[-1].key + b"\0") if more and entries else (number + 1, b"")
     return PlannedPage(tuple(items), None)
 
@@ -240,28 +247,31 @@ class _Start:
             advice = f"ask the service of the prefix {shown(order.prefix)}, or home the prefix here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
         policy = facts.policy(order.prefix)
-        sight = _Sight(context, self.unit, self.steps or Steps())
+        chunk = units.Chunk(context)
+        sight = _Sight(chunk.context, order, self.unit, self.steps or Steps())
         sight.demand(order.prefix)
         if order.lead and order.derived:
             reason = f"{shown(order.where)} is no prefix, so no prefix is derived from it"
             raise Refused(ResponseCode.INVALID_HANDLE, reason, f"transfer {shown(order.prefix)} as a whole", "H6")
-        owner = checked_owner(context, order.to)
-        if not order.lead:
-            for prefix in self._prefixes(context):
-                sight.demand(prefix)
-                self._demand_handle(context, sight, prefix, owner)
+        owner = checked_owner(chunk.context, order.to)
+
+        def demand(prefix: str) -> tuple[()]:
+            """What handing over a prefix takes."""
+            sight.demand(prefix)
+            self._demand_handle(chunk.context, sight, prefix, owner)
+            return ()
+
+        if not order.lead:  # as many as can be looked at at once; steps look at theirs again
+            chunk.take(self._prefixes(facts, sight), demand)
         exact = policy.case is CaseRule.SENSITIVE
         ranges = [_beginning(record_key(order.where, exact=exact))] if order.lead else _ranges(order)
         return Plan(lambda _: ranges, reason=context.reasons[-1])
 
-    def _prefixes(self, context: Context) -> Iterator[str]:
-        """The prefixes that are handed over, as many as can be looked at at once; steps look at theirs again."""
+    def _prefixes(self, facts: Facts, sight: "_Sight") -> Iterator[str]:
+        """The prefixes that are handed over."""
         yield self.order.prefix
-        spent = units.Chunk(context.facts.spent)
-        for below in namespaces(context.facts.reading) if self.order.derived else ():
-            if spent.is_full:
-                return
-            if is_derived(below, self.order.prefix):
+        for below in namespaces(facts.reading) if self.order.derived else ():
+            if is_derived(below, self.order.prefix) and not sight.is_new_owners(below):
                 yield below
 
     def _demand_handle(self, context: Context, sight: "_Sight", prefix: str, owner: Admin) -> None:
@@ -300,27 +310,28 @@ class _Step:
         require_identity(context, f"transfer {shown(self.order.where)}")
         reading = context.facts.reading
         done = self.known.of_now(reading, self.unit.id)
-        sight = _Sight(context, self.unit, done)
+        chunk = units.Chunk(context)
+        sight = _Sight(chunk.context, self.order, self.unit, done)
         sight.demand(self.order.prefix)
-        owner = checked_owner(context, self.order.to)
+        owner = checked_owner(chunk.context, self.order.to)
         entries, more = reading.some_names(self.first, self.end, units.CHUNK)
         following = entries[-1].key + b"\0" if more and entries else None
-        chunk = units.Chunk(context.facts.spent)
-        looked_at = 0
-        for entry in entries:
-            if not chunk.look():
-                following = entry.key
-                break
+        found: list[Held] = []
+
+        def hand_over(entry: Entry) -> Iterator[Draft]:
+            """The entry that gives a record its new owner, if it is to have one."""
             held = _held(context, entry)
             if held is None:
-                continue
-            looked_at += 1
-            if not sight.is_left(held, owner):
-                continue
-            values = handed_over(context, held, owner)
-            if values is not None:
-                chunk.add(context.draft(held, Action.UPDATE, values, held.state))
-        drafts = tuple(chunk.drafts)
+                return
+            if sight.is_left(held, owner):
+                values = handed_over(chunk.context, held, owner)
+                if values is not None:
+                    yield context.draft(held, Action.UPDATE, values, held.state)
+            found.append(held)
+
+        if not chunk.take(entries, hand_over):
+            following = entries[chunk.looked_at].key
+        drafts, looked_at = tuple(chunk.drafts), len(found)
         reason = context.reasons[-1]
         return Plan(lambda seq: _Done(done.with_step(seq, len(drafts)), looked_at, following), drafts, reason=reason)
 
@@ -328,8 +339,8 @@ class _Step:
 class _Sight:
     """What somebody who hands over may see, and what is left for them."""
 
-    def __init__(self, context: Context, unit: Operation | None, steps: Steps) -> None:
-        self._context, self._unit, self._steps = context, unit, steps
+    def __init__(self, context: Context, order: TransferAll, unit: Operation | None, steps: Steps) -> None:
+        self._context, self._order, self._unit, self._steps = context, order, unit, steps
         self._seen: set[str] = set()
         self._handed_over: dict[str, int] = {}
 
@@ -361,19 +372,36 @@ class _Sight:
             self._handed_over[prefix] = units.changed_at(self._context.facts, held, self._unit, self._steps)
         return self._handed_over[prefix]
 
+    def is_new_owners(self, prefix: str) -> bool:
+        """Whether a derived prefix came to be when the one above it was the new owner's already."""
+        since = self._given_at(parent(prefix) or "")
+        return since > 0 and self._context.facts.reading.as_of(record_key(policy_name(prefix)), since) is None
+
     def is_left(self, held: Held, owner: Admin) -> bool:
         """Whether a record is still to be handed over; refuses whoever may not know of it."""
         if has_owner(held, owner):
             return False
         assert self._unit is not None  # noqa: S101 - a step has one
-        facts = self._context.facts
-        if not held.handle.is_prefix_handle:
-            since = self.handed_over_at(held.handle.prefix)
-            before = eras.as_of(facts, held, since) if 0 < since < held.seq else held.entry
-            if before is None or before.state is State.ABSENT:
-                return False  # it was made when the prefix was the new owner's already
-            self.demand(held.handle.prefix)
+        facts, name = self._context.facts, held.handle
+        since = self._given_at((parent(name.suffix) or "") if name.is_prefix_handle else name.prefix)
+        before = eras.as_of(facts, held, since) if 0 < since < held.seq else held.entry
+        if before is None or before.state is State.ABSENT:
+            return False  # it was made when the prefix was the new owner's already
+        if not name.is_prefix_handle:
+            self.demand(name.prefix)
         return not units.changed_at(facts, held, self._unit, self._steps)
+
+    def _given_at(self, prefix: str) -> int:
+        """The entry with which the unit has handed over a prefix, or else the nearest above it; 0 if it has none.
+
+        Whoever has that prefix makes names under it, and derives others from it.
+        """
+        for each in (prefix, *ancestors(prefix)):
+            if fold(each) != fold(self._order.prefix) and not is_derived(each, self._order.prefix):
+                break
+            if at := self.handed_over_at(each):
+                return at
+        return 0
 
 
 def _held(context: Context, entry: Entry) -> Held | None:

@@ -4,7 +4,8 @@ It takes the rights for the inverse changes, and today's policies hold. What it 
 
 - A name that was made is not unmade: somebody may have it already. Its record becomes a tombstone, which says why (S8).
   A name that was only reserved stays reserved, for it stands for nothing.
-- What others changed later is not lost: where there is such a change nothing is undone at all, and all are named.
+- What others changed later is not lost: where there is such a change nothing is undone at all, and all are named. Of a
+  record whose past somebody may not see they are told only that it stands in the way.
 - Data that was erased does not come back: where some would be needed the record is named, and nothing is undone.
 
 An undo is a unit itself (`units`): it is done in steps, gone on with after an interruption, and can be undone; then
@@ -34,6 +35,7 @@ from .facts import Held
 from .identity import Identity
 from .life import Tombstone
 from .operations import require_identity
+from .past import SEE_ALL
 from .registry import Registry
 from .results import Refused
 from .scopes import Reach, Word
@@ -53,8 +55,8 @@ class Obstacle:
     """Why a record cannot become what it was."""
 
     handle: str
-    seq: int
-    """The entry that stands in the way."""
+    seq: int | None
+    """The entry that stands in the way; None if that may not be known."""
     why: str
 
 
@@ -88,6 +90,7 @@ class Look:
         self._running = undos.running(self.meant.id)
         self._past = _Past.of(registry.ledger.log, self.meant.id, self._running or "", undos)
         self._left = self._past.meant.newest_first()
+        self._next: tuple[int, ...] = ()
         self.total = 0
         """How many records it is about, of those that were looked at."""
         self.in_the_way = 0
@@ -96,30 +99,42 @@ class Look:
 
     def go_on(self) -> bool:
         """Look at `units.CHUNK` entries more; whether some are left."""
-        entries = list(islice(self._left, units.CHUNK))
+        entries = (*self._next, *islice(self._left, units.CHUNK - len(self._next)))
         with self._registry.facts() as facts:
-            for seq in entries:
-                change = _Change.of(facts.reading, seq, self._past)
-                if change is None:
-                    continue
-                self.total += 1
-                if change.obstacle is not None:
-                    self.in_the_way += 1
-                    if self._most is None or len(self.obstacles) < self._most:
-                        self.obstacles.append(change.obstacle)
-        return len(entries) == units.CHUNK
+            chunk = units.Chunk(Context(facts, self._who, "read", self._registry.now()))
+            chunk.take(entries, lambda seq: self._look(chunk.context, seq))
+        self._next = entries[chunk.looked_at :]
+        return len(entries) == units.CHUNK or bool(self._next)
+
+    def _look(self, context: Context, seq: int) -> tuple[()]:
+        """Look at the change that begins with an entry, if one does."""
+        change = _Change.of(context.facts.reading, seq, self._past)
+        if change is None:
+            return ()
+        if change.obstacle is not None:
+            if self._most is None or len(self.obstacles) < self._most:
+                self.obstacles.append(_told(context, change.obstacle))
+            self.in_the_way += 1
+        self.total += 1
+        return ()
 
     def begin(self, door: str, note: str = "") -> Operation:
-        """Begin the undo, or go on with the one that was begun; `run` does it. Raises `Refused`."""
+        """Begin the undo, or go on with the one that was begun; `run` does it. Raises `Refused`.
+
+        It is not gone on with by whoever may not see it: they could not be told what becomes of it.
+        """
         if self.in_the_way:
             raise InTheWay(self.meant.id, self.obstacles, self.in_the_way)
-        log = self._registry.ledger.log
-        known = None if self._running is None else operations.find(log, self._running)
-        if known is not None:
-            return known
-        self._try_first_step(door, note)
-        asked: dict[str, object] = {"operation": self.meant.id}
-        return units.begin(self._registry, KIND, asked, self._who, door, note, total=self.total, undoes=self.meant.id)
+        registry, meant = self._registry, self.meant.id
+        begun = None if self._running is None else operations.find(registry.ledger.log, self._running)
+        if begun is None:
+            self._try_first_step(door, note)
+            asked: dict[str, object] = {"operation": meant}
+            begun = units.begin(registry, KIND, asked, self._who, door, note, total=self.total, undoes=meant)
+        if not units.sees(registry, self._who, begun):
+            reason = f"{meant} is being undone by {begun.id}, which somebody else began"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "have it gone on with by them, or by who runs the server")
+        return begun
 
     def _try_first_step(self, door: str, note: str) -> None:
         """Decide the first step and do nothing. Raises `Refused`.
@@ -206,7 +221,8 @@ class _Change:
     def of(cls, reading: Reading, seq: int, past: _Past) -> "_Change | None":
         """The change that begins with an entry; None if an earlier entry of the unit began it."""
         previous = reading.previous(seq)
-        if previous in past.meant:
+        before = reading.entry(previous) if previous and previous not in past.meant else None
+        if _changed_before(reading, previous, before) in past.meant:
             return None
         entry = reading.entry(seq)
         later: list[int] = []
@@ -221,7 +237,6 @@ class _Change:
             if len(later) == MAX_LATER and not past.undo:
                 break  # that is enough, and nothing of it can have been undone
             at = reading.previous(at)
-        before = reading.entry(previous) if previous else None
         return cls(entry, before, _obstacle(entry, before, later), is_undone=False)
 
     @property
@@ -229,6 +244,21 @@ class _Change:
         """Whether the name stood for nothing before, and was to stand for something, or be reserved, after that."""
         before = State.ABSENT if self.before is None else self.before.state
         return before is State.ABSENT or (before is State.RESERVED and self.entry.state is not State.RESERVED)
+
+
+def _changed_before(reading: Reading, previous: int, before: Entry | None) -> int:
+    """The entry that last changed a record before another one. A redaction leaves it as it is."""
+    while before is not None and before.action is Action.REDACT:
+        previous = reading.previous(previous)
+        before = reading.entry(previous) if previous else None
+    return previous
+
+
+def _told(context: Context, obstacle: Obstacle) -> Obstacle:
+    """An obstacle as somebody may know it: how often and when a record was changed is for those who see its past."""
+    if context.may(demands.read(Handle.keepable(obstacle.handle))) or context.may(SEE_ALL):
+        return obstacle
+    return Obstacle(obstacle.handle, None, "you may not see why")
 
 
 def _obstacle(entry: Entry, before: Entry | None, later: list[int]) -> Obstacle | None:
@@ -263,23 +293,24 @@ class _Step:
         reading = context.facts.reading
         steps = self.past.undo.of_now(reading, self.undo.id)
         past = replace(self.past, undo=steps)
-        chunk = units.Chunk(context.facts.spent)
-        for seq in self.entries:
-            if not chunk.look():
-                break
-            change = _Change.of(reading, seq, past)
-            if change is None or change.is_undone:
-                continue
-            held = context.facts.held(Handle.keepable(change.entry.handle))
-            if change.obstacle is not None:
-                raise InTheWay(self.operation, [change.obstacle])
-            if held.key != change.entry.key or not context.facts.is_responsible(held.handle):
-                why = "its namespace has another case rule now, or is no longer homed here"
-                raise InTheWay(self.operation, [Obstacle(change.entry.handle, held.seq, why)])
-            chunk.add(*self._inverse(context, held, change))
+        chunk = units.Chunk(context)
+        chunk.take(self.entries, lambda seq: self._drafts(chunk.context, seq, past))
         reason = (context.reasons or [""])[-1]
         drafts = tuple(chunk.drafts)
         return Plan(lambda first: (steps.with_step(first, len(drafts)), chunk.looked_at), drafts, reason=reason)
+
+    def _drafts(self, context: Context, seq: int, past: _Past) -> tuple[Draft, ...]:
+        """The entry that takes back the change that begins with one; none if none does, or it was taken back."""
+        change = _Change.of(context.facts.reading, seq, past)
+        if change is None or change.is_undone:
+            return ()
+        held = context.facts.held(Handle.keepable(change.entry.handle))
+        if change.obstacle is not None:
+            raise InTheWay(self.operation, [_told(context, change.obstacle)])
+        if held.key != change.entry.key or not context.facts.is_responsible(held.handle):
+            why = "its namespace has another case rule now, or is no longer homed here"
+            raise InTheWay(self.operation, [_told(context, Obstacle(change.entry.handle, held.seq, why))])
+        return self._inverse(context, held, change)
 
     def _inverse(self, context: Context, held: Held, change: _Change) -> tuple[Draft, ...]:
         """The entry that takes a change back; none if there is nothing to take back."""

@@ -5,28 +5,28 @@ Each step is a commit of at most `CHUNK` records, so nobody else waits for long,
 back what was done, by new entries.
 
 Whoever runs the server sees all units, everybody else those that they began themselves, or that were begun with a token
-of theirs. With a token one sees what was begun with that very token.
+of theirs, however they spell their handle. With a token one sees what was begun with that very token.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import msgspec
 
 from perseid.ledger import operations
 from perseid.ledger.entry import Draft
 from perseid.ledger.operations import Operation, Steps, Undo, Whose
-from perseid.records.value import ValueRef
 from perseid.wire.codes import ResponseCode
 
 from . import eras
-from .authorisation import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Spent
-from .demands import shown
+from .authorisation import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, Spent
+from .context import Context
+from .demands import Demand, shown
 from .facts import Facts, Held
-from .identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened
+from .identity import Anonymous, Identity, KeyHolder, LocalOperator, handle_key, maker_of
 from .page_room import Room
 from .past import SEE_ALL, may
 from .registry import Registry, check_text
@@ -41,12 +41,15 @@ CHUNK_OCTETS: Final = 1 << 20
 MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 MANY_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
 """References, and members of groups, that one commit follows to decide who may change what, and then takes no more
-records. The limits are for each record; many of them must not be denied together what each alone is allowed."""
+records. The limits are for each record; many of them must not be denied together what each alone is allowed. `Chunk`
+ends before a record for which there is too little left all the same."""
 
 LAST: Final = "last"
 """Means the unit that began last, of those that somebody sees."""
 
 _NAME_OCTETS: Final = 8  # more units than one installation will ever have
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,7 @@ def begin(  # noqa: PLR0913 - what is written down
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
     check_text(note)
     text = msgspec.json.encode(asked).decode()
-    maker = str(who.maker) if isinstance(who, Tokened) else ""
-    made = Operation(new_name(), kind, text, undoes, door, str(who), note, total=total, maker=maker)
+    made = Operation(new_name(), kind, text, undoes, door, str(who), note, total=total, maker=_name(maker_of(who)))
     return operations.begin(registry.ledger.log, made)
 
 
@@ -106,34 +108,66 @@ def asked(operation: Operation) -> dict[str, object]:
     return msgspec.json.decode(operation.asked, type=dict[str, object])
 
 
-class Chunk:
-    """What becomes of the records of one commit, and whether it takes more."""
+class Later(Exception):
+    """Of a record it cannot be decided in this commit whether somebody has a right: it is for the next one."""
 
-    def __init__(self, spent: Spent) -> None:
-        """`spent` is what the decision has searched so far, for rights."""
+
+class Chunk:
+    """What becomes of the records of one commit, and how many it takes.
+
+    Rights are asked for through its `context`. The records share what a request may search for them, and a search that
+    had only what others left over tells nothing. So the commit ends before a record for which a right was not found
+    with that. For the first one it is searched again, with all of it; there the next commit would come no further.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """`context` is under which circumstances they are decided."""
+        who, door, now, note, reasons = context.who, context.door, context.now, context.note, context.reasons
+        self.context: Context = _Sharing(context.facts, who, door, now, note, reasons, chunk=self)
         self.drafts: list[Draft] = []
         self.looked_at = 0
         """How many records, or entries, it was about."""
         self._octets = 0
-        self._spent = spent
 
-    def look(self) -> bool:
-        """Whether it takes one more; the first one it always takes."""
-        if self.looked_at and self.is_full:
-            return False
-        self.looked_at += 1
+    def take(self, items: Iterable[T], decide: Callable[[T], Iterable[Draft]]) -> bool:
+        """Decide what becomes of some, one after the other; whether it took all. The first one it always takes."""
+        for item in items:
+            if self.looked_at and self.is_full:
+                return False
+            self.looked_at += 1
+            try:
+                drafts = tuple(decide(item))
+            except Later:
+                self.looked_at -= 1
+                return False
+            self.drafts += drafts
+            self._octets += sum([len(value.data) for draft in drafts for value in draft.values])
         return True
-
-    def add(self, *drafts: Draft) -> None:
-        """What becomes of it."""
-        self.drafts += drafts
-        self._octets += sum([len(value.data) for draft in drafts for value in draft.values])
 
     @property
     def is_full(self) -> bool:
         """Whether it takes no more: they are large, or it takes much to find out whether they may be changed."""
-        spent = self._spent
+        spent = self.context.facts.spent
         return self._octets >= CHUNK_OCTETS or spent.lookups > MANY_LOOKUPS or spent.members > MANY_MEMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing(Context):
+    """Under which circumstances the records of a chunk are decided."""
+
+    chunk: Chunk = field(kw_only=True)
+
+    def weighed(self, demand: Demand) -> Decision:
+        """Whether somebody meets a demand. Raises `Later`."""
+        spent = self.facts.spent
+        was_fresh = spent == Spent()
+        decision = Context.weighed(self, demand)
+        if decision.allowed or was_fresh or not spent.is_used_up:
+            return decision
+        if self.chunk.looked_at > 1:
+            raise Later
+        spent.lookups = spent.members = 0
+        return Context.weighed(self, demand)
 
 
 def told(pieces: Iterable[Progress]) -> Iterator[Progress]:
@@ -188,14 +222,20 @@ def found(registry: Registry, who: Identity, name: str) -> Operation:
     return operation
 
 
+def sees(registry: Registry, who: Identity, operation: Operation) -> bool:
+    """Whether somebody may see a unit."""
+    whose = _whose(registry, who)
+    return whose is None or whose.has(operation)
+
+
 def is_own(operation: Operation, who: Identity) -> bool:
     """Whether somebody began a unit, themselves or with a token of theirs."""
-    return Whose(str(who), _makes_tokens_as(who)).has(operation)
+    return Whose(str(who), _names(who)).has(operation)
 
 
 def acts_for(who: Identity, other: Identity) -> bool:
     """Whether somebody is another, or made the token that the other shows."""
-    return str(who) == str(other) or (isinstance(other, Tokened) and str(other.maker) in _makes_tokens_as(who))
+    return str(who) == str(other) or _name(maker_of(other)) in _names(who)
 
 
 def changed_at(facts: Facts, held: Held, operation: Operation, steps: Steps) -> int:
@@ -254,11 +294,22 @@ def _whose(registry: Registry, who: Identity) -> Whose | None:
     with registry.facts() as facts:
         if may(facts, who, SEE_ALL):
             return None
-    return Whose(str(who), _makes_tokens_as(who))
+    return Whose(str(who), _names(who))
 
 
-def _makes_tokens_as(who: Identity) -> tuple[str, ...]:
-    """The names that tokens have for somebody as their maker; with a token nobody makes any."""
+def _name(who: Anonymous | KeyHolder | LocalOperator) -> str:
+    """The name under which a unit is somebody's: the same however they spell their handle."""
+    if not isinstance(who, KeyHolder):
+        return str(who)
+    index, _, handle = str(who).partition(":")
+    return f"{index}:{handle_key(handle)}"
+
+
+def _names(who: Identity) -> tuple[str, ...]:
+    """The names under which units are somebody's. With a token one has none: what was begun with it says so itself.
+
+    Who names no key is known by the one that verified, and makes tokens as somebody who names none.
+    """
     if isinstance(who, KeyHolder):
-        return (str(ValueRef(who.index, who.reference.handle)),)
+        return tuple({_name(who): None, f"{who.index}:{handle_key(who.reference.handle)}": None})
     return (str(who),) if isinstance(who, LocalOperator) else ()

@@ -418,11 +418,12 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(running: Serving, tmp_pat
 
 
 def test_options_go_before_settings(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-    options = ("--resolvers", "1", "--http-host", "127.0.0.2", "--http-port", str(port))
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        port, metrics = one.getsockname()[1], other.getsockname()[1]
+    options = ("--resolvers", "1", "--http-host", "127.0.0.2", "--http-port", str(port), "--metrics-port", str(metrics))
     with serving(copy_to(tmp_path), *options) as server:
         assert server.http == ("127.0.0.2", port)
+        assert server.metrics == ("127.0.0.1", metrics)
         assert fetched(server, "/healthz")[0] == 200
 
 

@@ -10,7 +10,7 @@ import pytest
 from perseid.names import Handle
 from perseid.records import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import units
+from perseid.registry import undoing, units
 from perseid.registry.operations import Add, Create, Remove
 from perseid.serve.http.v1 import unit_calls, unit_events
 from tests.serve.http.places import Harness, basic, header_of
@@ -82,6 +82,34 @@ def test_who_made_a_token_sees_and_undoes_what_was_begun_with_it(server: Harness
     assert (undone["done"], undone["actor"]) == (5, BEA)
     assert got(send(server, "GET", where, headers=token))["undoneBy"] == undone["operation"]
     problem(send(server, "GET", f"/operations/{undone['operation']}", headers=token), "not-found")
+
+
+def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harness) -> None:
+    """Who may not see it is told so before anything is done."""
+    invite_bea(server)
+    names = fill(server, 5)
+    let_bea_change(server, *names)
+    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    undo = undoing.begin(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
+    assert f"is being undone by {undo.id}, which somebody else began" in refused["detail"]
+    assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
+    told = got(send(server, "POST", f"/operations/{undo.id}/resume", headers=basic()), 202)
+    assert (told["state"], told["done"]) == ("done", 5)
+
+
+def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(server: Harness) -> None:
+    invite_bea(server)
+    names = fill(server, 2)
+    let_bea_change(server, *names)
+    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    server.registry.do(Remove(Handle.parse(names[1]), (110,)), OPERATOR, "cli")
+    plan = got(send(server, "GET", f"{where}/undo", headers=BEAS))
+    assert plan["obstacles"] == [{"handle": names[1], "seq": None, "why": "you may not see why"}]
+    (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["obstacles"]
+    assert known["why"] == f"changed later, in entry {known['seq']}"
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "in-the-way")
+    assert str(known["seq"]) not in str(refused)
 
 
 def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> None:

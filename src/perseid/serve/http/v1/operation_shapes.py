@@ -140,7 +140,7 @@ class ObstacleTold(Told, frozen=True):
     """Why a record cannot become what it was."""
 
     handle: Annotated[str, About("The name.", examples=["12345/x"])]
-    seq: Annotated[Seq, About("The entry that stands in the way.")]
+    seq: Annotated[Seq | None, About("The entry that stands in the way; null if you may not see the name's past.")]
     why: Annotated[str, About("Why it does.", examples=["changed later, in entry 1234"])]
 
 
