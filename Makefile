@@ -15,6 +15,11 @@ DIR ?= perseid-data
 OPTIONS ?=
 # How many test processes: two for each core, because many tests wait for servers; or what the caller says.
 JOBS ?= $(shell expr 2 \* $$(nproc))
+# Each takes a whole file at a time: what a file starts, a server or a browser, is started once. tests/conftest.py
+# says in which order.
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# The tests start hundreds of programs. Where Python may not keep what it has compiled, each would compile everything.
+unexport PYTHONDONTWRITEBYTECODE
 # Examples of each property test: EXAMPLES in the environment (50).
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 60
@@ -38,7 +43,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env serve soak test coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env serve soak test bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -54,15 +59,20 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0 --http-port 0")
+serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0 --http-port 0 --metrics-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
-test: env lint $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## lint, then all tests in parallel
-	$(BIN)/python -m pytest -n $(JOBS) --durations=20
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## lint, then all tests in parallel
+	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
+	$(BIN)/python -m pytest $(PARALLEL) --durations=20
+
+# Beside lint, which keeps one core busy. What cannot be compiled is told by the tests themselves.
+bytecode: env  ## compile all tests, which otherwise each test process does for itself
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Apart from `test`, because measuring it makes every test take longer, some twice as long.
 coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## the same tests with branch coverage
-	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term
+	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start a PostgreSQL of their own. Without apt nothing is installed, and they say what is missing.
 # Debian's package would also create and start a server for the whole machine, unless a setting that it reads while it is

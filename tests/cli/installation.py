@@ -30,7 +30,8 @@ def call(*arguments: str, given: bytes = b"", environ: Mapping[str, str] | None 
     if isinstance(error, Exception):
         with contextlib.redirect_stderr(words):
             code = reported(error)
-    done = Done(code, result.stdout, result.stderr + words.getvalue())
+    # Failures are reported when everything else has been said.
+    done = Done(code, result.stdout, result.stderr + words.getvalue(), result.output + words.getvalue())
     for text in (done.out, done.err):
         assert not CONTROL.search(text), repr(text)
     return done

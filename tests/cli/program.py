@@ -35,6 +35,8 @@ class Done:
     code: int
     out: str
     err: str
+    shown: str = ""
+    """Both as a terminal shows them, if it is known: of commands that run in this process."""
 
     @property
     def json(self) -> Any:

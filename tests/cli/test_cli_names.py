@@ -1,4 +1,7 @@
-"""`perseid name`: every accepted form goes in, every form comes out, and a refusal says why."""
+"""`perseid name`: every accepted form goes in, every form comes out, and a refusal says why.
+
+What is read from standard input is read by the program itself, whose streams are of its own making.
+"""
 
 import json
 
@@ -7,6 +10,7 @@ import pytest
 from perseid.cli.names import WITHOUT_ERRORS
 from perseid.names import KNOWN_RESOLVERS
 from perseid.names.errors import rules
+from tests.cli.installation import call
 from tests.cli.program import refused, run
 
 DOCUMENTED = ["handle", "given", "prefix", "suffix", "query", "fragment", "scheme", "details"]
@@ -35,7 +39,7 @@ CORDRA_AS_GIVEN = "F58FB49EB1F848f0A606E84CEF294BE5"
     ],
 )
 def test_parse_accepts_every_form(text: str) -> None:
-    done = run("name", "parse", text, "--json")
+    done = call("name", "parse", text, "--json")
     assert (done.code, done.err) == (0, "")
     facts = done.json
     assert list(facts) == DOCUMENTED
@@ -89,7 +93,7 @@ def test_parse_accepts_every_form(text: str) -> None:
 def test_parse_recognises_schemes_and_shows_the_spelling_given(
     text: str, scheme: str, handle: str, details: dict[str, object]
 ) -> None:
-    facts = run("name", "parse", text, "--json").json
+    facts = call("name", "parse", text, "--json").json
     assert list(facts) == DOCUMENTED
     assert facts["scheme"] == scheme
     assert facts["handle"] == handle
@@ -100,7 +104,7 @@ def test_parse_recognises_schemes_and_shows_the_spelling_given(
 
 
 def test_parse_prints_one_fact_a_line() -> None:
-    assert run("name", "parse", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page3").out == (
+    assert call("name", "parse", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page3").out == (
         f"handle       100.102/{CORDRA}\n"
         f"given        100.102/{CORDRA_AS_GIVEN}\n"
         "prefix       100.102\n"
@@ -115,26 +119,26 @@ def test_parse_prints_one_fact_a_line() -> None:
 
 def test_parse_takes_a_bare_handle_literally() -> None:
     """U7: nothing in it is decoded or cut off."""
-    facts = run("name", "parse", "10.1000/50%25?q#f", "--json").json
+    facts = call("name", "parse", "10.1000/50%25?q#f", "--json").json
     assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%25?q#f", None, None)
 
 
 def test_parse_keeps_query_and_fragment_of_a_uri_apart() -> None:
-    facts = run("name", "parse", "hdl:10.1000/50%25?q=%20#", "--json").json
+    facts = call("name", "parse", "hdl:10.1000/50%25?q=%20#", "--json").json
     assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%", "q=%20", "")
 
 
 def test_parse_understands_the_resolvers_it_is_told() -> None:
     url = "https://id.example.org/hdl/10.1000/1"
-    message = refused(run("name", "parse", "http://id.example.org/10.1000/1"), "U4")
+    message = refused(call("name", "parse", "http://id.example.org/10.1000/1"), "U4")
     assert "'id.example.org' is not the address of a known resolver" in message
     told = ("--resolver", "http://id.example.org/hdl", "--resolver", "http://other.example.org")
-    assert run("name", "parse", url, *told, "--json").json["handle"] == "10.1000/1"
-    assert run("name", "parse", "http://other.example.org/10.1000/2", *told, "--json").json["handle"] == "10.1000/2"
+    assert call("name", "parse", url, *told, "--json").json["handle"] == "10.1000/1"
+    assert call("name", "parse", "http://other.example.org/10.1000/2", *told, "--json").json["handle"] == "10.1000/2"
 
 
 def test_an_unknown_resolver_comes_with_a_hint_at_the_option() -> None:
-    assert "--resolver" in run("name", "parse", "http://id.example.org/10.1000/1").err
+    assert "--resolver" in call("name", "parse", "http://id.example.org/10.1000/1").err
 
 
 @pytest.mark.parametrize("text", ["10.1000/Bücher", "10.1000/Жуковский", "10.1000/書", "10.1000/a b"])
@@ -161,7 +165,7 @@ def test_names_beyond_ascii_are_printed_as_they_are(text: str, locale: str) -> N
 )
 def test_convert_leads_from_every_form_to_every_form(text: str, to: str, converted: str) -> None:
     """U8."""
-    done = run("name", "convert", text, "--to", to)
+    done = call("name", "convert", text, "--to", to)
     assert (done.code, done.out, done.err) == (0, f"{converted}\n", "")
 
 
@@ -177,7 +181,7 @@ def test_convert_leads_from_every_form_to_every_form(text: str, to: str, convert
 def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, converted: str) -> None:
     """U6: the shape of a CORDRA identifier is no reason to change its spelling."""
     uri = f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"
-    done = run("name", "convert", uri, "--to", to, "--resolver", "http://resolver.net.au/hdl/")
+    done = call("name", "convert", uri, "--to", to, "--resolver", "http://resolver.net.au/hdl/")
     assert (done.code, done.out) == (0, f"{converted}\n")
     left_out = "Not part of the handle, hence left out: ?part=2#page/3\n"
     assert done.err == (left_out if to == "handle" else "")
@@ -187,12 +191,12 @@ def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, 
 def test_convert_writes_the_address_of_the_resolver_named_and_reads_it_back(resolver: str) -> None:
     """U4."""
     url = f"{resolver}/10.1000/1"
-    assert run("name", "convert", "10.1000/1", "--to", "http", "--resolver", resolver).out == f"{url}\n"
-    assert run("name", "convert", url, "--to", "path", "--resolver", resolver).out == "hdl:10.1000/1\n"
+    assert call("name", "convert", "10.1000/1", "--to", "http", "--resolver", resolver).out == f"{url}\n"
+    assert call("name", "convert", url, "--to", "path", "--resolver", resolver).out == "hdl:10.1000/1\n"
 
 
 def test_convert_prints_json_with_form_name_query_and_fragment() -> None:
-    assert run("name", "convert", "hdl:10.1000/a?q", "--to", "handle", "--json").json == {
+    assert call("name", "convert", "hdl:10.1000/a?q", "--to", "handle", "--json").json == {
         "form": "handle",
         "name": "10.1000/a",
         "query": "q",
@@ -262,28 +266,28 @@ def test_a_line_without_end_is_refused_whole_and_the_next_keeps_its_number(line:
     ],
 )
 def test_a_refusal_names_place_reason_and_rule(text: str, rule: str, words: str) -> None:
-    assert words in refused(run("name", "parse", text), rule)
+    assert words in refused(call("name", "parse", text), rule)
 
 
 def test_rules_explains_every_rule() -> None:
-    done = run("name", "rules")
+    done = call("name", "rules")
     assert (done.code, done.err) == (0, "")
     assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in rules().items())
-    assert run("name", "rules", "--json").json == [{"rule": key, **rule} for key, rule in rules().items()]
+    assert call("name", "rules", "--json").json == [{"rule": key, **rule} for key, rule in rules().items()]
 
 
 def test_rules_explains_one_rule_in_either_case() -> None:
-    assert run("name", "rules", "h3", "--json").json == [{"rule": "H3", **rules()["H3"]}]
+    assert call("name", "rules", "h3", "--json").json == [{"rule": "H3", **rules()["H3"]}]
 
 
 def test_a_rule_that_no_error_names_is_not_found_but_known() -> None:
-    done = run("name", "rules", "c4")
+    done = call("name", "rules", "c4")
     assert (done.code, done.out) == (3, "")
     assert done.err == "perseid: no error names rule C4; what it says stands in docs/reference/names.md\n"
     assert not {*WITHOUT_ERRORS} & rules().keys()
 
 
 def test_a_rule_that_does_not_exist_is_not_found() -> None:
-    done = run("name", "rules", "Z9", "--json")
+    done = call("name", "rules", "Z9", "--json")
     assert (done.code, done.out) == (3, "")
     assert done.err == f"perseid: there is no rule 'Z9'; there are {', '.join(rules())}\n"

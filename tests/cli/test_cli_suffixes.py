@@ -1,4 +1,7 @@
-"""`perseid suffix`: PILIN suffixes from moments and back, CORDRA paths (P1, P3, P7, C3 at the command line)."""
+"""`perseid suffix`: PILIN suffixes from moments and back, CORDRA paths (P1, P3, P7, C3 at the command line).
+
+What is read from standard input is read by the program itself, whose streams are of its own making.
+"""
 
 import json
 import re
@@ -6,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.cli.installation import call
 from tests.cli.program import refused, run
 from tests.pilin_vectors import PILIN
 
@@ -13,11 +17,11 @@ from tests.pilin_vectors import PILIN
 @pytest.mark.parametrize(("suffix", "milliseconds", "time"), PILIN)
 def test_pilin_goes_from_a_moment_to_a_suffix_and_back(suffix: str, milliseconds: int, time: str) -> None:
     """P1, P7."""
-    assert run("suffix", "pilin", "--at", time).out == f"{suffix}\n"
-    assert run("suffix", "pilin", "--decode", suffix).out == f"{time}\n"
+    assert call("suffix", "pilin", "--at", time).out == f"{suffix}\n"
+    assert call("suffix", "pilin", "--decode", suffix).out == f"{time}\n"
     whole = {"suffix": suffix, "milliseconds": milliseconds, "time": time}
-    assert run("suffix", "pilin", "--at", time, "--json").json == whole
-    assert run("suffix", "pilin", "--decode", suffix.lower(), "--json").json == whole
+    assert call("suffix", "pilin", "--at", time, "--json").json == whole
+    assert call("suffix", "pilin", "--decode", suffix.lower(), "--json").json == whole
 
 
 @pytest.mark.parametrize(
@@ -25,19 +29,19 @@ def test_pilin_goes_from_a_moment_to_a_suffix_and_back(suffix: str, milliseconds
     ["2007-09-17T07:14:50.919", "2007-09-17 09:14:50.919+02:00", "2007-09-17T07:14:50.919999Z", "20070917T071450.919Z"],
 )
 def test_pilin_reads_iso_8601_and_takes_utc_where_no_zone_is_named(moment: str) -> None:
-    assert run("suffix", "pilin", "--at", moment).out == "D7J1G0DQH\n"
+    assert call("suffix", "pilin", "--at", moment).out == "D7J1G0DQH\n"
 
 
 def test_pilin_of_now_has_nine_characters() -> None:
-    done = run("suffix", "pilin")
+    done = call("suffix", "pilin")
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch("[0-9BCDFGHJKLMNPQRSTVWXYZ]{8}[1-9BCDFGHJKLMNPQRSTVWXYZ]\n", done.out)
 
 
 def test_pilin_json_of_now_is_consistent() -> None:
-    now = run("suffix", "pilin", "--json").json
+    now = call("suffix", "pilin", "--json").json
     assert list(now) == ["suffix", "milliseconds", "time"]
-    assert run("suffix", "pilin", "--decode", now["suffix"], "--json").json == now
+    assert call("suffix", "pilin", "--decode", now["suffix"], "--json").json == now
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def test_pilin_json_of_now_is_consistent() -> None:
 )
 def test_pilin_refuses_years_out_of_reach_naming_the_time_and_the_reach(moment: str, shown: str) -> None:
     """P3."""
-    sentence = refused(run("suffix", "pilin", "--at", moment), "P3")
+    sentence = refused(call("suffix", "pilin", "--at", moment), "P3")
     assert f"for {shown}: they begin at 1609-10-24T" in sentence
     assert "and end at 2420-08-16T" in sentence
     assert "millisecond" not in sentence
@@ -60,8 +64,8 @@ def test_pilin_refuses_years_out_of_reach_naming_the_time_and_the_reach(moment: 
 
 def test_pilin_ends_where_nine_characters_end() -> None:
     """P3."""
-    assert run("suffix", "pilin", "--at", "2420-08-16T03:29:20.670Z").out == "ZZZZZZZZZ\n"
-    refused(run("suffix", "pilin", "--at", "2420-08-16T03:29:20.671Z"), "P3")
+    assert call("suffix", "pilin", "--at", "2420-08-16T03:29:20.670Z").out == "ZZZZZZZZZ\n"
+    refused(call("suffix", "pilin", "--at", "2420-08-16T03:29:20.671Z"), "P3")
 
 
 @pytest.mark.parametrize(
@@ -78,18 +82,18 @@ def test_pilin_ends_where_nine_characters_end() -> None:
 )
 def test_pilin_refuses_what_is_no_suffix_and_never_mends_it_silently(suffix: str, rule: str, words: str) -> None:
     """P3, P7."""
-    assert words in refused(run("suffix", "pilin", "--decode", suffix), rule)
+    assert words in refused(call("suffix", "pilin", "--decode", suffix), rule)
 
 
 def test_pilin_takes_a_moment_or_a_suffix_but_not_both() -> None:
-    done = run("suffix", "pilin", "--at", "2007-09-17", "--decode", "D7J1G0DQH")
+    done = call("suffix", "pilin", "--at", "2007-09-17", "--decode", "D7J1G0DQH")
     assert (done.code, done.out) == (2, "")
     assert "either --at or --decode" in done.err
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "", "2007-13-01", "2007-09-17T25:00Z"])
 def test_pilin_wants_a_real_moment(moment: str) -> None:
-    done = run("suffix", "pilin", "--at", moment)
+    done = call("suffix", "pilin", "--at", moment)
     assert (done.code, done.out) == (2, "")
     assert "ISO 8601" in done.err
 
@@ -97,7 +101,7 @@ def test_pilin_wants_a_real_moment(moment: str) -> None:
 @pytest.mark.parametrize(("options", "version"), [((), 4), (("--version", "4"), 4), (("--version", "1"), 1)])
 def test_cordra_makes_a_uuid_in_32_capital_digits(options: tuple[str, ...], version: int) -> None:
     """C3."""
-    done = run("suffix", "cordra", *options)
+    done = call("suffix", "cordra", *options)
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch("[0-9A-F]{32}\n", done.out)
     assert UUID(done.out.strip()).version == version
@@ -105,13 +109,13 @@ def test_cordra_makes_a_uuid_in_32_capital_digits(options: tuple[str, ...], vers
 
 def test_cordra_version_1_has_a_random_node_and_not_the_address_of_the_machine() -> None:
     """C3."""
-    first, second = (UUID(run("suffix", "cordra", "--version", "1").out.strip()) for _ in range(2))
+    first, second = (UUID(call("suffix", "cordra", "--version", "1").out.strip()) for _ in range(2))
     assert first.node != second.node
     assert first.node & second.node & (1 << 40)
 
 
 def test_cordra_prints_json_with_suffix_version_and_uuid() -> None:
-    made = run("suffix", "cordra", "--version", "1", "--json").json
+    made = call("suffix", "cordra", "--version", "1", "--json").json
     assert list(made) == ["suffix", "version", "uuid"]
     assert made["version"] == 1
     assert UUID(made["uuid"]) == UUID(made["suffix"])
@@ -120,7 +124,7 @@ def test_cordra_prints_json_with_suffix_version_and_uuid() -> None:
 @pytest.mark.parametrize("version", ["5", "7", "0", "-1", "four"])
 def test_cordra_refuses_other_versions(version: str) -> None:
     """C3."""
-    done = run("suffix", "cordra", "--version", version)
+    done = call("suffix", "cordra", "--version", version)
     assert (done.code, done.out) == (2, "")
     assert "version" in done.err
 

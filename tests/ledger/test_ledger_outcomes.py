@@ -240,7 +240,7 @@ def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
 
     limits = stores._LIMITS_OF_LONG_WORK
     assert f"idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'" in limits
-    monkeypatch.setattr(stores, "_LIMITS_OF_LONG_WORK", limits.replace(f"'{IDLE_SECONDS}s'", "'200ms'"))
+    monkeypatch.setattr(stores, "_LIMITS_OF_LONG_WORK", limits.replace(f"'{IDLE_SECONDS}s'", "'1s'"))
     with pytest.raises(TooBusy, match="nothing was loaded"):
         loader.append(source(), {})
     assert written == [2]

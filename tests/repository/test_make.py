@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import LONGEST
+
 if TYPE_CHECKING:
     from tests.repository.conftest import Environ
 
@@ -167,16 +169,20 @@ def test_clean_removes_what_was_made_and_nothing_else(checkout: Path, pretending
 
 def test_test_runs_lint_and_all_tests_in_parallel(root: Path, clean_environ: "Environ") -> None:
     shown = make(root, clean_environ, "--dry-run", "test").stdout
-    steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licences.py", "pytest")
+    steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licences.py", "pytest -n")
     places = [shown.find(step) for step in steps]
     assert -1 not in places, dict(zip(steps, places, strict=True))
     assert places == sorted(places)
-    pytest_line = next(line for line in shown.splitlines() if "pytest" in line)
-    assert {"-n", "--durations=20"} <= set(pytest_line.split())
+    (pytest_line,) = (line for line in shown.splitlines() if "pytest -n" in line)
+    assert "--durations=20" in pytest_line.split()
 
 
 @pytest.mark.parametrize(
-    "target", ["env", "serve", "test", "coverage", "lint", "fuzz", "crash", "soak", "bench", "lock", "unicode", "clean"]
+    "target",
+    [
+        *("env", "serve", "test", "bytecode", "coverage", "lint", "fuzz", "crash", "soak", "bench", "lock", "unicode"),
+        "clean",
+    ],
 )
 def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ", target: str) -> None:
     assert re.search(rf"^{target} +\S", make(root, clean_environ, "help").stdout, re.MULTILINE)
@@ -200,3 +206,8 @@ def test_ci_runs_make_test_and_nothing_cleverer(root: Path, tmp_path: Path, clea
 @pytest.mark.parametrize("program", [".ci/run", "tools/debian-packages"])
 def test_programs_can_be_executed(root: Path, program: str) -> None:
     assert (root / program).stat().st_mode & stat.S_IXUSR
+
+
+def test_the_files_that_begin_first_are_there(root: Path) -> None:
+    assert [name for name in LONGEST if not (root / "tests" / name).is_file()] == []
+    assert len(set(LONGEST)) == len(LONGEST)
