@@ -155,9 +155,18 @@ class Model:
             return False
         return name.state in ("normal", "tombstone") or (who != "nobody" and self.may(who, {"READ_VALUE"}, name))
 
+    def knows(self, who: str, name: Name, wanted: dict[int, Value]) -> bool:
+        """Whether there is a record as far as somebody can tell, or a name that is reserved for them."""
+        if name.state == "reserved" and who != "nobody" and self.may(who, self.to_register(wanted), name):
+            return True
+        return self.shows_itself(who, name)
+
     @staticmethod
     def to_add(value: Value) -> set[str]:
         return {"ADD_ADMIN" if is_admin(value) else "ADD_VALUE"}
+
+    def to_register(self, wanted: dict[int, Value]) -> set[str]:
+        return set().union(*[self.to_add(value) for value in wanted.values()]) or {"ADD_VALUE"}
 
     @staticmethod
     def to_remove(value: Value) -> set[str]:
@@ -210,8 +219,8 @@ class Model:
             return Answer(201)
         wanted = {value.index: value for value in values}
         name = self.find(prefix, suffix)
-        if who == "nobody" and name is not None and name.state in ("reserved", "unpublished"):
-            return Answer(402)
+        if name is not None and name.exists and not self.knows(who, name, wanted) and not self.may_create(who):
+            return Answer(402 if who == "nobody" else 400)
         if name is not None and name.state == "reserved":
             return self.register(who, name, wanted)
         if name is not None and name.exists:
@@ -229,11 +238,8 @@ class Model:
         return Answer()
 
     def register(self, who: str, name: Name, wanted: dict[int, Value]) -> Answer:
-        """A reserved name is registered by whom it was reserved for; to others it exists."""
-        if who == "nobody":
-            return Answer(402)
-        needed = set().union(*[self.to_add(value) for value in wanted.values()]) or {"ADD_VALUE"}
-        if not self.may(who, needed, name):
+        """A reserved name is registered by whom it was reserved for; to others who know of it, it exists."""
+        if not self.may(who, self.to_register(wanted), name):
             return Answer(101)
         if not any(is_admin(value) for value in wanted.values()):
             taken = set(wanted)
