@@ -12,8 +12,9 @@ deployed servers do (P8). Who may make names, the policy says too.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from math import ceil
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, TypeVar
 
 from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
@@ -53,6 +54,7 @@ SHORTEST_WAIT: Final = 0.05
 PATIENCE: Final = DEFAULT_PATIENCE / 1000
 """Seconds that `mint` waits for one commit. Longer means a wrong clock, or very many who share one strict clock."""
 
+T = TypeVar("T")
 Template: TypeAlias = Callable[[Handle, int], Sequence[Value]]
 """The values of a new name, given the name and its number, from 0. It is called more than once for a number, first
 with a name that is not given to anybody, and answers alike each time but for the name."""
@@ -244,25 +246,31 @@ def mint(
         part = replace(order, count=min(MAX_NAMES // each, order.count - done))
         if isinstance(part, Mint):
             part = replace(part, number=part.number + done)
-        made = _patiently(registry, part, (who, door, note, None, step_of), patience)
+        made = patiently(partial(_made, registry, part, (who, door, note, None, step_of)), part.since, patience)
         yield made
         done += len(made.handles) // each
         if done >= order.count:
             return
 
 
-def _patiently(
-    registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], patience: float
-) -> Minted:
+def _made(registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], since: int | None) -> Minted:
+    return registry.do(replace(order, since=since), *by)
+
+
+def patiently(attempt: Callable[[int | None], T], since: int | None, patience: float) -> T:
+    """Do what makes names, again and again while the clock has to catch up, up to so many seconds; then `MustWait`.
+
+    An attempt is told when the first one asked, which keeps its place.
+    """
     while True:
         try:
-            return registry.do(order, *by)
+            return attempt(since)
         except MustWait as wait:
             patience -= wait.seconds
             if patience < 0:
                 raise
             time.sleep(wait.seconds)
-            order = replace(order, since=wait.since)
+            since = wait.since
 
 
 @dataclass(frozen=True, slots=True)

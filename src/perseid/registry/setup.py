@@ -10,7 +10,6 @@ New records of the namespace name the group, so who administers them is changed 
 """
 
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -23,7 +22,7 @@ from perseid.records.value import Permission, Value, ValueRef
 
 from .founding import MakeNamespace
 from .identity import Identity
-from .minting import PATIENCE, Maker, MustWait
+from .minting import PATIENCE, Maker, patiently
 from .namespaces import AddNamespace, Namespace
 from .operations import Create, Home
 from .policy import PREFIX_MARK, Policy
@@ -80,16 +79,8 @@ def add_namespace(
 
     Where the creator's name has to wait for the clock this waits, up to so many seconds; then it raises `MustWait`.
     """
-    order = MakeNamespace(Maker.of(registry), namespace)
-    while True:
-        try:
-            return registry.do(order, who, door, note)
-        except MustWait as wait:
-            patience -= wait.seconds
-            if patience < 0:
-                raise
-            time.sleep(wait.seconds)
-            order = replace(order, since=wait.since)
+    maker = Maker.of(registry)
+    return patiently(lambda since: registry.do(MakeNamespace(maker, namespace, since), who, door, note), None, patience)
 
 
 def with_group(policy: Policy) -> Policy:

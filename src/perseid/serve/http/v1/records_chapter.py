@@ -4,13 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from perseid.names import Handle
-from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES
 from perseid.registry.aliases import followed
-from perseid.registry.compose import moved_apart
 from perseid.registry.conditions import entry_tag, version_tag
 from perseid.registry.context import Context, Plan
-from perseid.registry.facts import of_type
 from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven, placed
 from perseid.registry.given import Given as GivenValue
 from perseid.registry.operations import Delete, Remove
@@ -342,10 +339,7 @@ async def remove(call: ApiCall) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class _Replace:
-    """Replace a record that exists by values as they were given, and by its administrators if these name none.
-
-    Over the network nobody means to leave a record to which nobody has a right.
-    """
+    """Replace a record that exists by values as they were given."""
 
     handle: Handle
     given: tuple[GivenValue, ...]
@@ -353,10 +347,7 @@ class _Replace:
     def decide(self, context: Context) -> Plan[Changed]:
         """As for `ReplaceWhole`."""
         held = context.own(self.handle)
-        values = placed(self.given, ttl=held.policy.default_ttl)
-        if not of_type(values, HS_ADMIN):
-            values += tuple(moved_apart(of_type(held.values, HS_ADMIN), values))
-        return ReplaceWhole(self.handle, values).decide(context)
+        return ReplaceWhole(self.handle, placed(self.given, ttl=held.policy.default_ttl)).decide(context)
 
 
 def _chain(context: Context, handle: Handle, entry: int | None) -> tuple[Handle, ...]:
