@@ -22,7 +22,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import psycopg
 import pytest
@@ -116,8 +116,10 @@ class Cluster:
         assert len(bytes(self.folder)) <= _MAX_FOLDER
         try:
             self._make()
-            self._supervisor = self._run()
-            self._wait(self._supervisor)
+            # Held open from the beginning: a supervisor whose server has failed removes the folder.
+            with (self.folder / "log").open("a+b") as log:
+                self._supervisor = self._run(log)
+                self._wait(self._supervisor, log)
         except BaseException:
             self.stop()
             raise
@@ -171,7 +173,7 @@ class Cluster:
         if done.returncode != 0:
             raise PostgresFailed(f"initdb failed:\n{done.stdout}")
 
-    def _run(self) -> subprocess.Popen[bytes]:
+    def _run(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
@@ -182,30 +184,27 @@ class Cluster:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         server = [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
         supervised = ["sh", "-c", _SUPERVISOR, "sh", str(self.folder), str(os.getpid()), *server]
-        with (self.folder / "log").open("wb") as log:
-            return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *supervised],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for us; we stop the server when we are through with it
-                **self._process(),
-            )
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", *supervised],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for us; we stop the server when we are through with it
+            **self._process(),
+        )
 
-    def _wait(self, supervisor: subprocess.Popen[bytes]) -> None:
+    def _wait(self, supervisor: subprocess.Popen[bytes], log: IO[bytes]) -> None:
         """Wait until the server answers."""
-        with (self.folder / "log").open(
-            "rb"
-        ) as words:  # held open, for a supervisor whose server has failed removes the folder
-            until = time.monotonic() + START_SECONDS
-            while supervisor.poll() is None and time.monotonic() < until:
-                try:
-                    self._connect().close()
-                except psycopg.OperationalError:
-                    time.sleep(0.02)
-                else:
-                    return
-            raise PostgresFailed(f"the server did not start:\n{words.read().decode(errors='replace')[-2000:]}")
+        until = time.monotonic() + START_SECONDS
+        while supervisor.poll() is None and time.monotonic() < until:
+            try:
+                self._connect().close()
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+            else:
+                return
+        log.seek(0)
+        raise PostgresFailed(f"the server did not start:\n{log.read().decode(errors='replace')[-2000:]}")
 
     @staticmethod
     def _process() -> dict[str, Any]:
