@@ -94,6 +94,11 @@ class Harness:
         """Serve with other settings of `HttpSettings` from now on."""
         self.service.place = replace(self.place, settings=replace(self.place.settings, **settings))
 
+    def hold_time(self) -> None:
+        """Let requests come at one moment, however long they take."""
+        now = self.place.time()
+        self.service.place = replace(self.place, time=lambda: now)
+
     def ask(
         self,
         method: str,

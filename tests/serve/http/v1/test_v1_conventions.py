@@ -277,6 +277,7 @@ def test_a_key_that_is_replaced_ends_the_session(server: Harness) -> None:
 
 def test_answers_say_how_many_requests_are_left(server: Harness) -> None:
     server.configure(api_requests_anonymous=3)
+    server.hold_time()
     left = []
     for _ in range(3):
         answer = send(server, "GET", "/names/rules")
