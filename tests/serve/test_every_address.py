@@ -35,6 +35,24 @@ def client_at(address: Address) -> NativeClient:
     return NativeClient(address, Via.UDP, timeout=PATIENCE, attempts=ATTEMPTS)
 
 
+def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) -> None:
+    """It comes first: what is sent is counted a moment later, and what others asked for would be counted here."""
+    name = "perseid_udp_sent_bytes_total"
+    for address in addresses(server):
+        before = metrics(server)[name]
+        octets = 0
+        with client_at(address) as client:
+            for opcode, body in (
+                (OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())),
+                (OpCode.CREATE_HANDLE, Values(f"{PREFIX}/never".encode(), (URL,))),
+            ):
+                (frame,) = client.exchange(client.request(opcode, body))
+                packets = -(-frame.envelope.length // 492)
+                octets += frame.envelope.length + 20 * packets
+        eventually(lambda octets=octets, before=before: metrics(server)[name] >= before + octets, "octets")  # type: ignore[misc]
+        assert metrics(server)[name] == before + octets
+
+
 def test_resolvers_answer_from_the_address_that_was_asked(server: Serving) -> None:
     for address in addresses(server):
         with client_at(address) as client:
@@ -54,20 +72,3 @@ def test_control_answers_from_the_address_that_was_asked(server: Serving) -> Non
             client.begin_session()
             assert client.resolve(name).code is ResponseCode.SUCCESS, "in several packets"
             client.end_session()
-
-
-def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) -> None:
-    name = "perseid_udp_sent_bytes_total"
-    for address in addresses(server):
-        before = metrics(server)[name]
-        octets = 0
-        with client_at(address) as client:
-            for opcode, body in (
-                (OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())),
-                (OpCode.CREATE_HANDLE, Values(f"{PREFIX}/never".encode(), (URL,))),
-            ):
-                (frame,) = client.exchange(client.request(opcode, body))
-                packets = -(-frame.envelope.length // 492)
-                octets += frame.envelope.length + 20 * packets
-        eventually(lambda octets=octets, before=before: metrics(server)[name] >= before + octets, "octets")  # type: ignore[misc]
-        assert metrics(server)[name] == before + octets
