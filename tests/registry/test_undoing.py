@@ -10,15 +10,15 @@ from perseid.records.value import ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact, Unpublish
-from perseid.registry.operations import Create, Modify
+from perseid.registry.operations import Modify
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.resuming import resume
 from perseid.registry.rewriting import Rewrite
 from perseid.registry.transfer import Transfer
 from perseid.registry.undoing import InTheWay, Obstacle
-from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
-from tests.registry.tokened import ANN, RULES, SERVER, furnish, scope, shown
+from tests.registry.registries import OPERATOR, handle, key_holder, registry_in_memory
+from tests.registry.tokened import ANN, RULES, SERVER, furnish, movable, scope, shown
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 WORDS = scope("find", "update")
@@ -30,9 +30,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(units, "CHUNK", 3)
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
-        for number in range(7):
-            values = (Value.text(1, "URL", f"http://old.example/{number}"), admin(100, "300:0.NA/12345"))
-            made.do(Create(handle(f"12345/{number}"), values), OPERATOR, "cli")
+        movable(made, 7)
         yield made
 
 

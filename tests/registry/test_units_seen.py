@@ -6,18 +6,17 @@ import pytest
 
 from perseid.ledger import operations
 from perseid.ledger.operations import Operation
-from perseid.records import Value
 from perseid.records.value import ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity, KeyHolder, Proof
-from perseid.registry.operations import Add, Create, Remove
+from perseid.registry.operations import Add, Remove
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.resuming import resume
 from perseid.registry.rewriting import Rewrite
 from perseid.registry.units import Undos
 from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
-from tests.registry.tokened import ANN, BEA, RULES, SERVER, furnish, scope, shown
+from tests.registry.tokened import ANN, BEA, RULES, SERVER, furnish, movable, scope, shown
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 WORDS = scope("find", "update")
@@ -29,9 +28,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(units, "CHUNK", 2)
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
-        for number in range(6):
-            values = (Value.text(1, "URL", f"http://old.example/{number}"), admin(100, "300:0.NA/12345"))
-            made.do(Create(handle(f"12345/{number}"), values), OPERATOR, "cli")
+        movable(made, 6)
         yield made
 
 

@@ -42,6 +42,13 @@ def furnish(registry: Registry) -> None:
     registry.do(Create(handle("0.NA/0.NA"), (key(300, "root"),)), OPERATOR, "cli")
 
 
+def movable(registry: Registry, count: int) -> None:
+    """So many names of Ann's that lead to an old address."""
+    for number in range(count):
+        values = (Value.text(1, "URL", f"http://old.example/{number}"), admin(100, "300:0.NA/12345"))
+        registry.do(Create(handle(f"12345/{number}"), values), OPERATOR, "cli")
+
+
 def scope(*words: str | Word, where: Iterable[str] | None = ("12345",)) -> Scope:
     return Scope.of(words or tuple(Word), where)
 

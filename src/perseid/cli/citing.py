@@ -1,39 +1,21 @@
 """`perseid cite` and `perseid qr`: an identifier as others write it down, and as telephones read it."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from perseid.names import KNOWN_RESOLVERS, InvalidName, Resolver, to_http
-from perseid.registry.citation_forms import FORMS, as_json
+from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
 from perseid.registry.context import Context
-from perseid.registry.qr import MAX_SCALE, Qr
+from perseid.registry.qr import MAX_SCALE, Drawing, Qr
 
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, asked_for, opened
 
 STANDARD_OUTPUT = "-"
-
-
-class Style(StrEnum):
-    """How a citation is written: a name of `FORMS`."""
-
-    TEXT = "text"
-    HDL = "hdl"
-    HTTP = "http"
-    BIBTEX = "bibtex"
-    CSL_JSON = "csl-json"
-
-
-class Drawing(StrEnum):
-    """What a code can be drawn as."""
-
-    SVG = "svg"
-    PNG = "png"
 
 
 def _resolver(text: str) -> Resolver:

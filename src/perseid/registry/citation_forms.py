@@ -6,6 +6,7 @@ stands in two pairs of braces, so that no style changes its capitals, and so doe
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from typing import Final
 
 from perseid.records.plain import JsonObject, write_json
@@ -97,12 +98,22 @@ def as_json(citation: Citation) -> JsonObject:
     return {name: value for name, value in known.items() if value}
 
 
+class Style(StrEnum):
+    """How a citation is written."""
+
+    TEXT = "text"
+    HDL = "hdl"
+    HTTP = "http"
+    BIBTEX = "bibtex"
+    CSL_JSON = "csl-json"
+
+
 FORMS: Final[Mapping[str, Callable[[Citation], str]]] = {
-    "text": as_text,
-    "hdl": as_hdl,
-    "http": as_http,
-    "bibtex": as_bibtex,
-    "csl-json": as_csl,
+    Style.TEXT: as_text,
+    Style.HDL: as_hdl,
+    Style.HTTP: as_http,
+    Style.BIBTEX: as_bibtex,
+    Style.CSL_JSON: as_csl,
 }
 """The styles by their names."""
 

@@ -3,6 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
 
@@ -18,6 +19,13 @@ QUIET_ZONE: Final = 4
 """How many modules stay light around a code: the standard's number, without which some readers find nothing."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+
+
+class Drawing(StrEnum):
+    """What a code is drawn as."""
+
+    SVG = "svg"
+    PNG = "png"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import POLICY
 from perseid.serve.http.parameters import FORMS as ACTIONS
 from perseid.serve.http.signposts import MAX_EMBEDDED
-from tests.registry.link_reading import ReadLink, read_links
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import PRIVATE, create, location_of, page_of, resolver, text
+from tests.serve.http.time_machine import links_of
 
 HOME: Final = "https://hdl.example.org"
 NAME: Final = "12345/map"
@@ -36,14 +36,6 @@ def server() -> Iterator[Harness]:
     with resolver() as made:
         create(made, NAME, *THING)
         yield made
-
-
-def links_of(answer: Response) -> dict[str, list[ReadLink]]:
-    found: dict[str, list[ReadLink]] = {}
-    for link in [link for value in answer.values("Link") for link in read_links(value)]:
-        for relation in link.relations:
-            found.setdefault(relation, []).append(link)
-    return found
 
 
 def targets(answer: Response, relation: str) -> list[str]:

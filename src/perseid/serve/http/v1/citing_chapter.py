@@ -1,14 +1,13 @@
 """Citations and QR codes: an identifier as others write it down, and as telephones read it."""
 
-from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
 
 from perseid.names import KNOWN_RESOLVERS, InvalidName, Reference, Resolver, to_http
-from perseid.registry.citation_forms import FORMS, as_json
+from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
-from perseid.registry.qr import Qr
+from perseid.registry.qr import Drawing, Qr
 from perseid.serve.http.paths import resolvers_of
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
@@ -46,23 +45,6 @@ ResolverText = Annotated[
         examples=["https://hdl.handle.net"],
     ),
 ]
-
-
-class Style(StrEnum):
-    """How a citation is written."""
-
-    TEXT = "text"
-    HDL = "hdl"
-    HTTP = "http"
-    BIBTEX = "bibtex"
-    CSL_JSON = "csl-json"
-
-
-class Drawing(StrEnum):
-    """What a code is drawn as."""
-
-    SVG = "svg"
-    PNG = "png"
 
 
 class CitationQuery(Given, frozen=True):

@@ -153,7 +153,7 @@ class RemovalQuery(Why, frozen=True, kw_only=True):
     parameters=PLACE,
 )
 async def get(call: ApiCall) -> Reply:
-    """What a name stands for now, or stood for at a time: what everybody may see, and with `private` what you may.
+    """What a name stands for today, or stood for at a time: what everybody may see, and with `private` what you may.
 
     With both `type` and `index`, values are found by either. Cite the number of the entry: asked for with `at`, it
     gives the same for ever, but for what is hidden or erased later. `ETag` names the state of the record; a change
