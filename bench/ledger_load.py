@@ -51,7 +51,7 @@ from perseid.ledger.signing import sign_checkpoint
 from perseid.ledger.sql_views import rebuild
 from perseid.ledger.verification import check_inclusion
 from perseid.names import pilin
-from perseid.names.scheme import Source
+from perseid.names.suffix_scheme import Source
 from perseid.records import Value
 from perseid.registry.installation import new_log
 

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from perseid.names import CordraName, Handle, Reference, Resolver, parse_uri, pilin, to_host, to_http, to_path
+from perseid.names import pilin
+from perseid.names.cordra import CordraName
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, parse_uri, to_host, to_http, to_path
 
 ASCII = "102.100.272/D7J1G0DQH"
 OTHER = "10.1234/Bücher/Жуковский-2007"

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from perseid.ledger import Answers, Ledger, Signer, Store
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Value, ValueList, ValueRef
 from perseid.records.admin import ALL_PERMISSIONS
 from perseid.registry import demands

@@ -9,27 +9,16 @@ import re
 import zlib
 from collections.abc import Callable
 
-from perseid.names import (
-    KNOWN_RESOLVERS,
-    CaseRule,
-    CordraName,
-    Handle,
-    InvalidName,
-    NameMisuse,
-    Pattern,
-    PilinCheck,
-    Reference,
-    Resolver,
-    parse_human,
-    parse_uri,
-    pilin,
-    recognise,
-    suggest,
-    to_host,
-    to_http,
-    to_path,
-)
-from perseid.names.errors import rules
+from perseid.names import pilin
+from perseid.names.cordra import CordraName
+from perseid.names.errors import InvalidName, NameMisuse, rules
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.human import KNOWN_RESOLVERS, parse_human
+from perseid.names.pattern import Pattern
+from perseid.names.pilin import PilinCheck
+from perseid.names.schemes import recognise
+from perseid.names.suggest import suggest
+from perseid.names.uri import Reference, Resolver, parse_uri, to_host, to_http, to_path
 
 RULES = rules().keys()
 BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -38,7 +27,7 @@ RESOLVERS = (RESOLVER, *KNOWN_RESOLVERS)
 
 # The same code with lower bounds sees a hundred times as many inputs in the same time.
 MAX_TRIES = 100
-_bounds = importlib.import_module("perseid.names.suggesting")
+_bounds = importlib.import_module("perseid.names.suggest")
 _bounds.MAX_TRIES, _bounds.MAX_CANDIDATES = MAX_TRIES, 500  # type: ignore[attr-defined]
 
 

@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import (
     Admin,
     AdminPermission,

@@ -10,7 +10,9 @@ from itertools import islice
 import unicodedata2
 from hypothesis import strategies as st
 
-from perseid.names import MAX_OCTETS, Handle, Reference, pilin
+from perseid.names import pilin
+from perseid.names.handle import MAX_OCTETS, Handle
+from perseid.names.uri import Reference
 
 _BIDIRECTIONAL = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 _REFUSED_CATEGORIES = {"Cc", "Cs", "Cn", "Zl", "Zp"}

@@ -26,13 +26,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from bench.serving import profiles
+from bench.serving.creating import creates
+from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_control_dies
+from bench.serving.installations import Filled, make
+from bench.serving.resolving import WAYS, bare_sockets, compiled, cross_check, resolution
 from tests.serve.native_client import Serving, Via, serving
-
-from . import profiles
-from .creating import creates
-from .faults import first_answer, kills, resident, start_up, udp_while_control_dies
-from .installations import Filled, make
-from .resolving import WAYS, bare_sockets, compiled, cross_check, resolution
 
 Figures = dict[str, float]
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.serving.crew import at_work
+from bench.serving.installations import Filled
+from bench.serving.writing import Order, Written
 from perseid.wire.codes import ResponseCode
 from tests.serve.native_client import NativeClient, Serving, Via
-
-from .crew import at_work
-from .installations import Filled
-from .writing import Order, Written
 
 _MICRO = 1e6
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from .installations import ROOT
-from .processes import Watch
+from bench.serving.installations import ROOT
+from bench.serving.processes import Watch
 
 
 @dataclass(frozen=True, slots=True)

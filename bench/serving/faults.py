@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from bench.serving.installations import FORMAT, Filled
+from bench.serving.processes import CONTROL, RESOLVER, memory, parts
+from bench.serving.resolving import WAYS, ask
 from perseid.wire.client import Answer
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from tests.serve.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
-
-from .installations import FORMAT, Filled
-from .processes import CONTROL, RESOLVER, memory, parts
-from .resolving import WAYS, ask
 
 PATIENCE: Final = 60.0
 """Seconds after which a server that does not answer is taken for dead."""

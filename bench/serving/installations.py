@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perseid.ledger import Action, Append, Appended, Draft, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Value, ValueList
 from perseid.records.keyfile import read_key_file
 from perseid.records.privkey import PrivateKey

@@ -20,13 +20,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
 from typing import Final
 
+from bench.serving import orders
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.header import LIFETIME, Header
 from perseid.wire.message import Message
 from perseid.wire.requests import Resolve, write_request
-
-from . import orders
 
 UDP: Final = "udp"
 TCP: Final = "tcp"

@@ -5,7 +5,7 @@ import pstats
 from pathlib import Path
 from typing import Final
 
-from .profiled.sitecustomize import VARIABLE
+from bench.serving.profiled.sitecustomize import VARIABLE
 
 SHOWN: Final = 25
 """Functions shown of each thread."""

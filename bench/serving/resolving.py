@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from bench.serving import load
+from bench.serving.bare import TCP, UDP, bare
+from bench.serving.crew import at_work
+from bench.serving.installations import FORMAT, PREFIX, Filled
+from bench.serving.processes import Watch
 from perseid.wire.codes import ResponseCode
 from tests.serve.native_client import Address
-
-from . import load
-from .bare import TCP, UDP, bare
-from .crew import at_work
-from .installations import FORMAT, PREFIX, Filled
-from .processes import Watch
 
 WARM_UP: Final = 0.3
 """Seconds for which a server is asked before what it takes is counted: caches fill, code is specialised."""

@@ -16,13 +16,12 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from bench.serving import orders
+from bench.serving.installations import PREFIX, Filled, three_values
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.envelope import LENGTH
 from perseid.wire.requests import Values
 from tests.serve.native_client import NativeClient, Via
-
-from . import orders
-from .installations import PREFIX, Filled, three_values
 
 PREPARED_A_SECOND: Final = 6_000
 """Requests that are made beforehand for each second: more than any server acknowledges to one client."""

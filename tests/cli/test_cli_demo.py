@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Record, ValueRef
 from perseid.records.times import from_iso
 from perseid.registry.authority_metadata import AuthorityMetadata, Party, metadata

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules

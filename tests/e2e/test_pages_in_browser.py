@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page
 
-from perseid.names import Handle, pilin
+from perseid.names import pilin
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules

@@ -23,7 +23,7 @@ from perseid.ledger.answer_format import (
 from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
 from perseid.ledger.keys import record_key as ledger_key
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records import Value
 from tests.ledger.answer_ledgers import change, typed, url
 from tests.record_strategies import values as record_values

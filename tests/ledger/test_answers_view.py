@@ -22,7 +22,7 @@ from perseid.ledger.answers import Answers, Applied
 from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records import Value
 from tests.ledger.answer_ledgers import (
     BOOT,

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 import pytest
 
-from perseid.names import InvalidName, MemoryLease, NameMisuse, Source
+from perseid.names.allocator import MemoryLease
+from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.suffix_scheme import Source
 
 T = TypeVar("T")
 

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import STRICT_CLOCK, Allocator, InvalidName, MemoryLease, NameMisuse, Pilin, Source, pilin
-from perseid.names.allocator import CHUNK, DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE
+from perseid.names import pilin
+from perseid.names.allocator import CHUNK, DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE, STRICT_CLOCK, Allocator, MemoryLease
+from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.pilin import Pilin
+from perseid.names.suffix_scheme import Source
 from tests.names.support import NOON, World, misused
 
 THREADS = 8

@@ -8,9 +8,10 @@ import pytest
 import unicodedata2
 
 import unicode_table
-from perseid.names import Handle, InvalidName, characters
+from perseid.names import characters
 from perseid.names._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
-from perseid.names.errors import rules
+from perseid.names.errors import InvalidName, rules
+from perseid.names.handle import Handle
 from tests.names.support import attempt, refused
 from tests.strategies import BLANK, BMP, LEGAL
 

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Cordra, CordraName, Handle, InvalidName, Reference, cordra, parse_uri
+from perseid.names import cordra
+from perseid.names.cordra import Cordra, CordraName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, parse_uri
 from tests.names.support import NOON, World, attempt, facts, misused, refused
 from tests.strategies import authorities, hexadecimal, queries, utf_8_texts
 

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from perseid import names
-from perseid.names import Handle, InvalidName, NameMisuse, NameProblem, Pattern, parse_human, parse_uri, pilin
-from perseid.names.errors import MAX_QUOTED, quoted, rules, show
+from perseid.names import pilin
+from perseid.names.errors import MAX_QUOTED, InvalidName, NameMisuse, NameProblem, quoted, rules, show
+from perseid.names.handle import Handle
+from perseid.names.human import parse_human
+from perseid.names.pattern import Pattern
+from perseid.names.uri import parse_uri
 from tests.names.support import refused
 
 PACKAGE = Path(names.__file__).parent

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import MAX_OCTETS, PROFILE_CASE_RULES, CaseRule, Handle, InvalidName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import MAX_OCTETS, PROFILE_CASE_RULES, CaseRule, Handle
 from tests.names.support import attempt, facts, misused, refused
 from tests.strategies import handles, texts
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import unicode_table
 from perseid.names._unicode_normal import CLASSES
-from perseid.names.normal import nfc
+from perseid.names.unicode import nfc
 from tests.strategies import BMP
 
 # What is taken apart, put together or put in order comes up much more often than among 65,536 equals.

@@ -3,7 +3,9 @@
 import pytest
 from hypothesis import given
 
-from perseid.names import MAX_OCTETS, Handle, InvalidName, prefixes
+from perseid.names import prefixes
+from perseid.names.errors import InvalidName
+from perseid.names.handle import MAX_OCTETS, Handle
 from tests import strategies
 from tests.names.support import attempt, facts, misused, refused
 

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 
-from perseid.names import Handle, InvalidName, Reference, Resolver, parse_uri, to_http
-from perseid.names.uri import match_resolver
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, match_resolver, parse_uri, to_http
 from tests.names.support import attempt, facts, misused, refused
 from tests.strategies import texts
 

@@ -5,22 +5,15 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 from hypothesis import given
 
-from perseid.names import (
-    Cordra,
-    Details,
-    Handle,
-    InvalidName,
-    Pattern,
-    Pilin,
-    PilinCheck,
-    Scheme,
-    Source,
-    UuidText,
-    load_scheme,
-    recognise,
-    scheme_names,
-    schemes,
-)
+from perseid.names import schemes
+from perseid.names.cordra import Cordra
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.pattern import Pattern
+from perseid.names.pilin import Pilin, PilinCheck
+from perseid.names.schemes import load_scheme, recognise, scheme_names
+from perseid.names.suffix_scheme import Details, Scheme, Source
+from perseid.names.uuids import UuidText
 from tests.names.support import World, attempt, misused, refused
 from tests.strategies import handles
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import CaseRule, Handle, NameMisuse, Pattern, Pilin, PilinCheck, Resolver, Scheme, pilin, suggest
-from perseid.names.suggesting import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES
+from perseid.names import pilin
+from perseid.names.errors import NameMisuse
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.pattern import Pattern
+from perseid.names.pilin import Pilin, PilinCheck
+from perseid.names.suffix_scheme import Scheme
+from perseid.names.suggest import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES, suggest
+from perseid.names.uri import Resolver
 from tests.names.support import World
 from tests.strategies import handles, milliseconds, texts
 

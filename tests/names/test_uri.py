@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid import names
-from perseid.names import Handle, InvalidName, Reference, Resolver, parse_uri, to_host, to_http, to_path
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, parse_uri, to_host, to_http, to_path
 from tests.names.support import attempt, facts, misused, refused
 from tests.strategies import LEGAL, kept_handles, references, texts
 

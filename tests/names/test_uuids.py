@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle, UuidText
-from perseid.names.uuids import Version, make_uuid
+from perseid.names.handle import Handle
+from perseid.names.uuids import UuidText, Version, make_uuid
 from tests.names.support import NOON, World, facts, misused, refused
 from tests.strategies import utf_8_texts
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Method, Permission, Value
 from perseid.records.location_choice import (
     MAX_NETWORKS,

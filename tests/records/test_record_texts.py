@@ -2,7 +2,7 @@
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Alias, Email, InvalidData, RecordMisuse, ServiceHandle, Text, Url
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission, Permission, Value, ValueList, ValueRef
 from perseid.registry.identity import KeyHolder, Proof
 

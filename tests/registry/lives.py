@@ -7,7 +7,7 @@ from typing import Any
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Append, Appended
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
 from perseid.records.record import ascending
 from perseid.registry.authorisation import Settings

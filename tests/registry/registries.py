@@ -9,7 +9,7 @@ from pathlib import Path
 from perseid.ledger import Answers, Ledger
 from perseid.ledger.log import Log
 from perseid.ledger.store import Store
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import ValueRef

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.ledger.clock import SECOND
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value
 from perseid.records.times import from_iso
 from perseid.records.value import ValueRef

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Permission, Value, ValueRef
 from perseid.registry.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
 from perseid.registry.life import Publish, Tombstone, Unpublish

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission, Permission, Value, ValueRef
 from perseid.registry import demands
 from perseid.registry.authorisation import Decision, Settings, authorise, may_read, may_write

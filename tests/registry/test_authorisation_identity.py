@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records import ValueRef
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Proof, handle_key
 from tests.registry.administration import holder, ref

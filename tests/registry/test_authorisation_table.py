@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import ALL_PERMISSIONS, AdminPermission, Value
 from perseid.registry import demands
 from perseid.registry.authorisation import Settings, authorise

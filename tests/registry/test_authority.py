@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import CaseRule, Handle, Reference, Resolver, to_host, to_http, to_path
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
 from perseid.records import MAX_VALUES, Admin, Permission, Record, Value, ValueRef
 from perseid.records.times import from_iso, to_iso
 from perseid.registry.authority import FIRST_INDEX, Change, Completed, Known, complete

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records import Value
 from perseid.records.value import ValueRef
 from perseid.registry import case_rule

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Append, Appended
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Permission, Value, ValueRef
 from perseid.registry import finding
 from perseid.registry.finding import Found, FoundPage, find

@@ -7,7 +7,9 @@ from hypothesis import given
 
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import State
-from perseid.names import Handle, InvalidName, pilin
+from perseid.names import pilin
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records import AdminPermission, Value, ValueRef
 from perseid.registry.generating import HOW_IT_COUNTS, Making, described, explain, order
 from perseid.registry.identity import Identity

@@ -13,7 +13,7 @@ from perseid.ledger import answered
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.requests import KEPT, MAX_BODY, Answer
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value
 from perseid.registry import units
 from perseid.registry.context import Context, Operation, Plan

@@ -7,7 +7,7 @@ import pytest
 
 from perseid.ledger import Action, Append, Draft, State
 from perseid.ledger.clock import SECOND
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Permission, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.times import to_iso

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Resolver, to_http
+from perseid.names.uri import Resolver, to_http
 from perseid.registry.links import (
     MAX_ADDRESS,
     MAX_HEADER_OCTETS,

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.entry import State
-from perseid.names import Handle, Reference, Resolver, to_http
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records import Permission, Value
 from perseid.records.location_lists import find_locations
 from perseid.registry.about import authority_of

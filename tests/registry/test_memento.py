@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry import memento, veil
 from perseid.registry.identity import Identity
 from perseid.registry.links import LINK_FORMAT

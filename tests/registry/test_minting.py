@@ -15,7 +15,10 @@ import pytest
 from perseid.ledger import Action, Ledger, State
 from perseid.ledger.answers import Answers
 from perseid.ledger.clock import SECOND
-from perseid.names import Handle, InvalidName, Pattern, pilin
+from perseid.names import pilin
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.pattern import Pattern
 from perseid.records import Admin, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.times import to_iso

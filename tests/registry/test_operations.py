@@ -16,7 +16,7 @@ from perseid.ledger import Append
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import policy_name, record_key
-from perseid.names import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records import Permission, Value, ValueList, ValueRef
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.times import to_iso

@@ -4,7 +4,7 @@ import pytest
 
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
 from perseid.registry import veil
 from perseid.registry.identity import Identity

@@ -6,7 +6,7 @@ import pytest
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, AdminPermission, Value, ValueRef
 from perseid.registry import past_names
 from perseid.registry.facts import POLICY_TYPE

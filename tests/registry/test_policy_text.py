@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.registry import policy_keys
 from perseid.registry.policy import DEFAULTS, PROFILES, Policy

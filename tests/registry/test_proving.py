@@ -25,7 +25,7 @@ from perseid.ledger.requests import Append
 from perseid.ledger.schema import ledger
 from perseid.ledger.signing import rotate_key, sign_checkpoint
 from perseid.ledger.verification import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value, ValueRef
 from perseid.registry import proving
 from perseid.registry.identity import Identity

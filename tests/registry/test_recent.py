@@ -12,7 +12,7 @@ from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.reading import Reading
 from perseid.ledger.requests import Append
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records import Permission, Value, ValueList
 from perseid.registry import recent
 from perseid.registry.context import Context, Operation, Plan

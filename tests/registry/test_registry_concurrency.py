@@ -15,7 +15,7 @@ from perseid.ledger import Answers, Append, Ledger, TooBusy
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.ledger.requests import Outcome, Request
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value, ValueList, ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation

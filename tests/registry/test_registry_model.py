@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from perseid.ledger import Append
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, Draft, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Permission, Value, ValueList, ValueRef
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.registry.context import Operation

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value
 from perseid.registry.scopes import (
     MAX_NAMESPACES,

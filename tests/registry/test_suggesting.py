@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from perseid.ledger import Ledger
 from perseid.ledger.entry import State
-from perseid.names import KNOWN_RESOLVERS, Handle, Resolver
+from perseid.names.handle import Handle
+from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.uri import Resolver
 from perseid.records import ValueRef
 from perseid.registry import suggesting
 from perseid.registry.facts import Facts

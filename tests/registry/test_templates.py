@@ -8,7 +8,7 @@ import pytest
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
-from perseid.names import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records import Permission, Value
 from perseid.registry import veil
 from perseid.registry.aliases import End, follow_aliases

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perseid.registry
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Permission, Value
 from perseid.registry import demands, past, past_names, resolving
 from perseid.registry.context import Context, Operation, Plan

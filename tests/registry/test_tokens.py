@@ -20,7 +20,7 @@ from perseid.ledger.operations import Operation as UnitOperation
 from perseid.ledger.requests import Append
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, AdminPermission, Value, ValueList, ValueRef
 from perseid.registry import authorisation, past, rewriting, tokens, undoing, units
 from perseid.registry.context import Context, Operation, Plan

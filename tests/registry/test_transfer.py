@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.ledger import Action, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import ValueRef

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value
 from perseid.records.value import ValueRef
 from perseid.registry import rewriting, undoing, units

@@ -17,7 +17,7 @@ from perseid.ledger.requests import Append, Appended, Failed
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
-from perseid.names import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity

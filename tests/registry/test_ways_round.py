@@ -6,7 +6,7 @@ import pytest
 
 from perseid.ledger import Action, Append, Draft, State, TooBusy
 from perseid.ledger.requests import Outcome, Request
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Value
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, ValueRef

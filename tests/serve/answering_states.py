@@ -8,7 +8,7 @@ from random import Random
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.ledger.requests import Append, Appended
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Anonymous

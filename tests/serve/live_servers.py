@@ -19,7 +19,7 @@ from typing import Final
 from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.reading import Reading
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.privkey import PrivateKey
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef

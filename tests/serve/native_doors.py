@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from perseid.ledger import Answers, Ledger, Log, Store
 from perseid.ledger.clock import SECOND
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, ValueList
 from perseid.records.privkey import PrivateKey
 from perseid.records.server import Transport

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.entry import State
 from perseid.ledger.keys import policy_name
-from perseid.names import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.names.prefixes import ancestors
 from perseid.records.types import DELEGATION_TYPES
 from perseid.records.value import Permission, TtlType, Value, ValueRef

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.admin import AdminPermission
 from perseid.records.server import Purpose, Transport

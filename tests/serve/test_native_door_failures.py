@@ -23,7 +23,7 @@ from perseid.ledger.errors import (
     TooBusy,
     WrongClock,
 )
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.server import Transport
 from perseid.records.value import Value
 from perseid.registry.facts import Rules

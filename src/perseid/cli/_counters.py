@@ -16,8 +16,11 @@ from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.requests import Lease, Leased
 from perseid.ledger.restore import reopen
-from perseid.names import InvalidName, MemoryLease, NameMisuse, Pattern, Scheme, Source
+from perseid.names.allocator import MemoryLease
 from perseid.names.characters import fold
+from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.pattern import Pattern
+from perseid.names.suffix_scheme import Scheme, Source
 from perseid.registry.facts import Facts
 from perseid.registry.namespaces import checked_prefix, namespaces
 from perseid.registry.policy_text import InvalidPolicy

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Final
 
-from perseid.names import NameProblem
+from perseid.names.errors import NameProblem
 
 from ._output import complain, hint
 

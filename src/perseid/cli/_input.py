@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import typer
 
-from perseid.names import InvalidName
+from perseid.names.errors import InvalidName
 from perseid.names.human import BYTE_ORDER_MARK
 
 from ._output import complain

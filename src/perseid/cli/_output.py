@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from perseid.names import NameProblem
+from perseid.names.errors import NameProblem
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 """The option that every command which prints data has."""

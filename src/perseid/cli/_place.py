@@ -20,7 +20,10 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 import typer
 
-from perseid.names import Handle, InvalidName, Reference, parse_human
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.human import parse_human
+from perseid.names.uri import Reference
 from perseid.records.errors import InvalidData
 from perseid.records.refs import ref_from_text
 from perseid.records.value import ValueRef

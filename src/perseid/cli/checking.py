@@ -20,7 +20,7 @@ from perseid.ledger.keys import record_key
 from perseid.ledger.reading import CHUNK, Reading
 from perseid.ledger.verification import InvalidProof, open_checkpoint
 from perseid.ledger.verify import verify
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry.config import FILE_NAME, Config, InvalidConfig
 from perseid.registry.facts import Facts
 from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, NoInstallation

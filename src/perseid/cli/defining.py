@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.plain import JsonObject, parse_json

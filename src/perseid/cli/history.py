@@ -15,7 +15,7 @@ from perseid.ledger.errors import Damaged
 from perseid.ledger.verification import InvalidProof, LogKey
 from perseid.ledger.verify import verify
 from perseid.ledger.watch import Watch
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.octets import to_base64
 from perseid.records.plain import JsonObject

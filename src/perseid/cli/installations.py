@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.names import Handle, parse_human
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.human import parse_human
 from perseid.records.value import ValueRef
 from perseid.registry import installation as installations
 from perseid.registry.config import FILE_NAME, Config

@@ -12,8 +12,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.ledger.errors import LeaseClosed, LedgerError
-from perseid.names import Handle
 from perseid.names.errors import quoted
+from perseid.names.handle import Handle
 from perseid.names.human import BYTE_ORDER_MARK
 from perseid.records.errors import InvalidData
 from perseid.records.octets import to_base64

@@ -13,8 +13,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.ledger.errors import LedgerError
-from perseid.names import CaseRule
 from perseid.names.characters import fold
+from perseid.names.handle import CaseRule
 from perseid.records.value import ValueRef
 from perseid.registry.namespace_views import (
     ChangePolicy,

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from perseid.names import Cordra, Handle, InvalidName, MemoryLease, Source, pilin
-from perseid.names.errors import quoted
+from perseid.names import pilin
+from perseid.names.allocator import MemoryLease
+from perseid.names.cordra import Cordra
+from perseid.names.errors import InvalidName, quoted
+from perseid.names.handle import Handle
+from perseid.names.suffix_scheme import Source
 
 from ._help import Command, Group
 from ._input import for_each

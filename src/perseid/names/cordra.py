@@ -16,7 +16,7 @@ from uuid import UUID
 from .errors import InvalidName, NameMisuse, show
 from .handle import Handle
 from .prefixes import empty_segment
-from .scheme import Details, Source, check_count
+from .suffix_scheme import Details, Source, check_count
 from .uri import QUERY, Reference
 from .uuids import HEX_DIGITS, make_uuid
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .checkchar import ALPHABET, MAX_BODY, VALUES, check_character, has_valid_check, wrong_check
 from .errors import InvalidName, NameMisuse, show
 from .handle import MAX_OCTETS, Handle
-from .scheme import Details, Source, check_count, in_handle
+from .suffix_scheme import Details, Source, check_count, in_handle
 
 MAX_TEMPLATE = MAX_OCTETS - 2
 """The longest suffix there can be: a handle has at least one character and a slash before it."""

@@ -13,7 +13,7 @@ from .allocator import Allocator
 from .checkchar import ALPHABET, BASE, VALUES, check_character, foreign_letter, has_valid_check, wrong_check
 from .errors import InvalidName, NameMisuse
 from .handle import Handle
-from .scheme import Details, Source, in_handle
+from .suffix_scheme import Details, Source, in_handle
 
 LENGTH = 9
 FIRST = BASE ** (LENGTH - 1)

@@ -16,7 +16,7 @@ from .errors import InvalidName, NameMisuse
 from .handle import Handle
 from .pattern import Pattern
 from .pilin import Pilin, PilinCheck
-from .scheme import Scheme
+from .suffix_scheme import Scheme
 from .uuids import UuidText
 
 ENTRY_POINTS = "perseid.schemes"

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, show
 from .handle import Handle
-from .scheme import Details, Source, check_count
+from .suffix_scheme import Details, Source, check_count
 
 Version = Literal[1, 4, 7]
 

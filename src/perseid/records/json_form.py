@@ -26,7 +26,8 @@ accepts new values from outside asks that.
 import re
 from typing import Final
 
-from perseid.names import Handle, InvalidName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 
 from . import octets as octets_module
 from . import types

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from perseid.names import Handle, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 
 from .errors import InvalidData
 from .locations import DEFAULT_METHODS, Location, Locations, Method

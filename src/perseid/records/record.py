@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse

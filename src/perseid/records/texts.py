@@ -7,7 +7,7 @@ the same text each time, so every one of them is exact.
 from dataclasses import dataclass
 from typing import Self
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 
 from .errors import InvalidData, RecordMisuse
 from .plain import a_text, check_text

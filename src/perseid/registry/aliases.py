@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records import interpret_as
 from perseid.records.record import ascending
 from perseid.records.texts import Alias

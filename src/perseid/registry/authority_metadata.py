@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from perseid.names import KNOWN_RESOLVERS, CaseRule, Handle, InvalidName, Reference, Resolver, parse_human, to_path
 from perseid.names.characters import fold
-from perseid.names.errors import quoted
+from perseid.names.errors import InvalidName, quoted
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.human import KNOWN_RESOLVERS, parse_human
+from perseid.names.uri import Reference, Resolver, to_path
 from perseid.records import Admin, InvalidData, Record, Text, Value, interpret_as
 from perseid.records.definition import Definition
 from perseid.records.plain import JsonObject

@@ -15,7 +15,7 @@ from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.reading import CHUNK
 from perseid.ledger.requests import Lender
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.wire.codes import ResponseCode
 
 from .context import Context

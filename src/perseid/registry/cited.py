@@ -1,6 +1,7 @@
 """Names as they are cited and printed: found for whoever asks, in the state of the ledger that they mean."""
 
-from perseid.names import Handle, Reference, Resolver
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver
 
 from .citing import Citation, citation_of
 from .context import Context

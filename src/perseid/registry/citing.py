@@ -13,8 +13,9 @@ from datetime import date
 from typing import Final
 
 from perseid.ledger.entry import State
-from perseid.names import Handle, Reference, Resolver, to_http, to_path
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, to_http, to_path
 from perseid.records import Record, Value
 from perseid.records.errors import InvalidData
 from perseid.records.record import ascending

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 
 from .authority import Change, Completed, Known, complete

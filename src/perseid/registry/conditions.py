@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.record import ascending
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perseid.names import Handle, InvalidName
-from perseid.names.errors import quoted
+from perseid.names.errors import InvalidName, quoted
+from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.refs import ref_from_text
 

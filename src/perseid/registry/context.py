@@ -11,9 +11,9 @@ from typing import Generic, Protocol, TypeVar
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Lender, Redacts
-from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
-from perseid.names.handle import MAX_OCTETS
+from perseid.names.errors import InvalidName
+from perseid.names.handle import MAX_OCTETS, Handle
 from perseid.records import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN

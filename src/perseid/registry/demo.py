@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.ledger.keys import policy_name, record_key
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.times import from_iso
 from perseid.records.value import Value, ValueRef

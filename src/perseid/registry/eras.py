@@ -10,8 +10,8 @@ from typing import Final
 
 from perseid.ledger.entry import Entry, State
 from perseid.ledger.keys import record_key
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 
 from .facts import SITE_PREFIX, Era, Facts, Held
 

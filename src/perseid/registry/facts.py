@@ -15,9 +15,9 @@ from perseid.ledger.entry import Entry, State
 from perseid.ledger.errors import Moved
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.ledger.reading import Reading
-from perseid.names import CaseRule, Handle, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

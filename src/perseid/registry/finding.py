@@ -26,8 +26,8 @@ from perseid.ledger.entry import Entry, State
 from perseid.ledger.reading import Reading
 from perseid.ledger.target_keys import KEY_LENGTH
 from perseid.ledger.value_keys import keys_of
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 
 from . import demands

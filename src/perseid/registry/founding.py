@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from perseid.ledger.entry import MICROSECOND, Action, Draft, Entry, Kind, Slot
 from perseid.ledger.reading import Reading
 from perseid.ledger.requests import Lender
-from perseid.names import Handle
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
+from perseid.names.handle import Handle
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, TtlType, Value, ValueRef
 from perseid.wire.codes import ResponseCode

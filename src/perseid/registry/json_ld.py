@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from perseid.names import Reference, to_path
+from perseid.names.uri import Reference, to_path
 from perseid.records.plain import JsonObject, write_json
 from perseid.records.times import to_iso
 

@@ -13,8 +13,9 @@ from typing import Final
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.redaction import NothingToRedact, redaction
 from perseid.ledger.requests import Append
-from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.times import to_iso
 from perseid.records.types import HS_ADMIN

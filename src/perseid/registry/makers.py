@@ -1,6 +1,6 @@
 """Who may make names in a namespace: the policy's rule (S13), for every way of making one."""
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 
 from . import demands
 from .context import Context

@@ -29,7 +29,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from perseid.names import Handle, InvalidName, Reference, Resolver, parse_uri, to_http
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, parse_uri, to_http
 from perseid.records.errors import InvalidData
 from perseid.records.location_lists import MAX_HREF, Candidate, expand, find_locations
 from perseid.records.locations import Location, Locations

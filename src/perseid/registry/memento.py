@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.wire.codes import ResponseCode
 
 from .context import not_found

@@ -19,9 +19,12 @@ from typing import Final, Self, TypeAlias, TypeVar
 from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Lender
-from perseid.names import CaseRule, Handle, InvalidName, MemoryLease, NameMisuse, Scheme, Source, UuidText
-from perseid.names.allocator import DEFAULT_PATIENCE
+from perseid.names.allocator import DEFAULT_PATIENCE, MemoryLease
 from perseid.names.characters import fold
+from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.suffix_scheme import Scheme, Source
+from perseid.names.uuids import UuidText
 from perseid.records import Admin
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from perseid.ledger.keys import policy_name, record_key
-from perseid.names import Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records import Admin, InvalidData
 from perseid.records.plain import JsonObject
 from perseid.records.types import HS_ADMIN, has_type

@@ -13,9 +13,10 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
 from perseid.ledger.reading import CHUNK, Reading
 from perseid.ledger.requests import Lender
-from perseid.names import CaseRule, Handle, InvalidName, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import parent
 from perseid.records.admin import AdminPermission
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type

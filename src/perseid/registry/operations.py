@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import homed_name, policy_name, record_key
-from perseid.names import Handle, InvalidName, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.errors import quoted
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.errors import InvalidName, quoted
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
 from perseid.wire.codes import OpCode, ResponseCode

@@ -21,8 +21,8 @@ from typing import Final
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.reading import Reading
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import ResponseCode

@@ -18,9 +18,8 @@ from typing import Final, Generic, TypeVar
 from perseid.ledger.entry import Action, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.reading import Reading
-from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.wire.codes import OpCode, ResponseCode
 
 from . import demands, eras

@@ -14,13 +14,16 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Any, Final, Self
 
-from perseid.names import PROFILE_CASE_RULES, CaseRule, CordraName, Handle, InvalidName, Scheme, load_scheme
 from perseid.names.allocator import DEFAULT_MAX_AHEAD, STRICT_CLOCK
 from perseid.names.characters import fold
-from perseid.names.errors import quoted, show
-from perseid.names.normal import nfc
+from perseid.names.cordra import CordraName
+from perseid.names.errors import InvalidName, quoted, show
+from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
 from perseid.names.pattern import Pattern
+from perseid.names.schemes import load_scheme
 from perseid.names.scripts import mixture
+from perseid.names.suffix_scheme import Scheme
+from perseid.names.unicode import nfc
 from perseid.records import Admin, TypeQuery, Value, ValueRef
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import DEFAULT_TTL

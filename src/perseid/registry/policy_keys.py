@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.names.pattern import MAX_TEMPLATE
 from perseid.records.plain import JsonObject
 

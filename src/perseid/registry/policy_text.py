@@ -16,9 +16,10 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from perseid.names import Handle, InvalidName, parse_human
 from perseid.names.characters import check_blanks, check_characters, fold
-from perseid.names.errors import quoted
+from perseid.names.errors import InvalidName, quoted
+from perseid.names.handle import Handle
+from perseid.names.human import parse_human
 from perseid.records import Admin, InvalidData
 from perseid.records.plain import JsonObject, write_json
 

@@ -22,7 +22,7 @@ from perseid.ledger.proof_document import FORMAT, MAX_DOCUMENT, MAX_LINKS
 from perseid.ledger.reading import Reading
 from perseid.ledger.signing import INTERVAL, sign_checkpoint
 from perseid.ledger.verification import Checkpoint, LogKey, read_note
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.plain import JsonObject
 from perseid.wire.codes import ResponseCode
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from perseid.names import InvalidName, Resolver, parse_human
-from perseid.names.human import AROUND, BYTE_ORDER_MARK
+from perseid.names.errors import InvalidName
+from perseid.names.human import AROUND, BYTE_ORDER_MARK, parse_human
+from perseid.names.uri import Resolver
 
 MAX_TEXT: Final = 8_192
 """Characters of the longest text that is read: as long as a request can be."""

@@ -8,7 +8,7 @@ moment is a matter of `past`.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import ResponseCode

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.operations import Operation, Steps
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 
 from . import demands, units

@@ -26,8 +26,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Self
 
-from perseid.names import Handle, InvalidName, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
 from perseid.records.value import Value
 

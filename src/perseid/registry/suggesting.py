@@ -21,11 +21,15 @@ from typing import Final
 
 from perseid.ledger.answer_format import HandleItem
 from perseid.ledger.entry import State
-from perseid.names import KNOWN_RESOLVERS, CaseRule, Handle, Resolver, Scheme, prefixes, suggest
+from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.checkchar import LOOKALIKES
 from perseid.names.errors import show
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
+from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.suffix_scheme import Scheme
+from perseid.names.suggest import suggest
+from perseid.names.uri import Resolver
 from perseid.records.plain import JsonObject
 from perseid.records.value import Value
 

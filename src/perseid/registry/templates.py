@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from perseid.ledger.entry import Entry, State
-from perseid.names import CaseRule, Handle, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
 from perseid.records.record import ascending

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.plain import JsonObject, write_json
 from perseid.records.times import to_iso
 from perseid.wire.codes import ResponseCode

@@ -20,7 +20,7 @@ import msgspec
 
 from perseid.ledger.entry import Entry, State
 from perseid.ledger.keys import record_key, token_name
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.wire.codes import ResponseCode

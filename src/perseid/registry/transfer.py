@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perseid.ledger.entry import Action, Draft, State
-from perseid.names import Handle, InvalidName
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records import Admin, InvalidData
 from perseid.records.admin import AdminPermission
 from perseid.records.record import ascending

@@ -19,9 +19,8 @@ from perseid.ledger import operations
 from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.operations import Operation, Steps
-from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import ancestors, is_derived, parent
 from perseid.records import Admin, InvalidData
 from perseid.records.value import Permission, ValueRef

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.names import Handle
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
+from perseid.names.handle import Handle
 from perseid.records import InvalidData, Value
 from perseid.records.definition import Definition
 from perseid.records.patterns import Effort

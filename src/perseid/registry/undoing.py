@@ -22,7 +22,7 @@ from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.log import Log
 from perseid.ledger.operations import Operation, Steps
 from perseid.ledger.reading import Reading
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.wire.codes import ResponseCode
 

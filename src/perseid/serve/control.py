@@ -35,6 +35,7 @@ from perseid.registry.facts import Rules
 from perseid.registry.installation import ANSWERS_NAME, Installation
 from perseid.registry.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.serve.http.serving import HttpServing, Installed, context_of
 
 from . import logs
 from .access import AccessLog
@@ -43,7 +44,6 @@ from .answering_text import settings_to_json
 from .budgets import Connections
 from .control_counts import ControlCounts
 from .counters import Board
-from .http.serving import HttpServing, Installed, context_of
 from .limits import Traffic
 from .metrics import Sources, state_of
 from .metrics_listener import MetricsListener

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, NoReturn, TypeVar
 
 from perseid.ledger.entry import Entry
-from perseid.names import Handle, InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.facts import Facts

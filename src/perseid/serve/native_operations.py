@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from perseid.names import Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perseid.names import CaseRule
+from perseid.names.handle import CaseRule
 from perseid.records.privkey import PrivateKey
 from perseid.records.server import Transport
 from perseid.records.site import Site

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.octets import to_base64
 from perseid.records.value import Value
 from perseid.registry.operations import Create, Modify, Remove

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry.operations import Create
 from tests.registry.registries import OPERATOR
 from tests.serve.http.http_vectors import VECTORS, Received, Replay, Sent

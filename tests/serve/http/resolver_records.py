@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.life import Tombstone, Unpublish

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Permission, TtlType, Value

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry.conditions import Condition, Conditional, ConditionFailed
 from perseid.registry.facts import Held
 from perseid.registry.operations import Create, Delete

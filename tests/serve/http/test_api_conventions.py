@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.errors import OutcomeUnknown, ReadOnly, StorageFull, TooBusy
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.minting import MustWait

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry import past, past_names
 from perseid.registry.namespaces import SetPolicy

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from perseid import __version__
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.operations import Create
 from tests.serve.http.places import Harness, basic, header_of, json_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.life import Tombstone

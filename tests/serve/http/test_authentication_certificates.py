@@ -9,7 +9,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.privkey import PrivateKey
 from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef

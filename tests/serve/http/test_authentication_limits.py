@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.octets import to_base64
 from perseid.records.server import Transport
 from perseid.registry.config import Config

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.identity import LocalOperator

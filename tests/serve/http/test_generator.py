@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perseid.ledger.entry import State
-from perseid.names import Handle, pilin
+from perseid.names import pilin
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Value, ValueRef

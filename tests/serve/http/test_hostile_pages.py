@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perseid.names import Handle, InvalidName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records import Admin, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.life import Tombstone

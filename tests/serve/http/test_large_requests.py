@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.server import Transport
 from perseid.records.value import Value
 from perseid.registry.config import Config

@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.life import Tombstone, Unpublish
 from perseid.registry.namespaces import AddNamespace

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import ValueList
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.demo import add_demonstration

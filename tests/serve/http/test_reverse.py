@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.operations import Create
 from perseid.serve.http import reverse

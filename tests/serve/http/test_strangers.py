@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.life import Unpublish
 from perseid.registry.minting import Reserve

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry.life import Revive, Tombstone, Unpublish
 from perseid.registry.namespaces import AddNamespace
 from perseid.registry.operations import Delete, Modify

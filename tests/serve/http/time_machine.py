@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import Any, Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.operations import Create
 from perseid.serve.http.messages import Response

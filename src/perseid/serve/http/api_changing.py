@@ -8,8 +8,8 @@ have a condition.
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.registry.conditions import Condition, Conditional
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.demands import shown

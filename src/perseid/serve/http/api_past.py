@@ -13,7 +13,7 @@ say so in one link; there is no TimeMap, for that lists the versions at the reso
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.plain import JsonObject
 from perseid.records.value import Value

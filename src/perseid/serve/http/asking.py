@@ -13,6 +13,7 @@ from perseid.records.server import Transport
 from perseid.records.site import Site
 from perseid.registry.registry import Registry
 from perseid.serve.budgets import Budget
+from perseid.serve.http.v1.state import ApiState
 from perseid.serve.native_steps import Kind, Served, Work
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
@@ -24,7 +25,6 @@ from .paced_log import PacedLog
 from .session_table import SessionTable
 from .settings import HttpSettings
 from .suggestion_budget import suggestion_budget
-from .v1.state import ApiState
 
 T = TypeVar("T")
 

@@ -18,9 +18,8 @@ import msgspec
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.requests import Answer
-from perseid.names import Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.context import Context, Operation
 from perseid.registry.facts import SITE_PREFIX, Facts

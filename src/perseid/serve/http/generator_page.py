@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from perseid.names import Handle, InvalidName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.registry.generating import HOW_IT_COUNTS, Making, Part, described, explain
 from perseid.registry.policy import Policy
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from perseid.names import Handle
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.registry import demands
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.demands import shown

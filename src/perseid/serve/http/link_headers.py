@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.location_lists import Candidate, Candidates, expand
 from perseid.records.locations import Location, Locations

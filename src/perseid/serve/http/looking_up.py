@@ -17,12 +17,12 @@ from typing import Final
 from urllib.parse import quote
 
 from perseid.ledger.entry import State
-from perseid.names import Handle, Reference, prefixes
+from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.cordra import join
 from perseid.names.errors import NameProblem
-from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import QUERY_SAFE
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.uri import QUERY_SAFE, Reference
 from perseid.records import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.location_lists import Candidates, find_locations

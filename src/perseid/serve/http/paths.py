@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from perseid.names import KNOWN_RESOLVERS, Resolver
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import match_resolver
+from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.uri import Resolver, match_resolver
 
 from .settings import SEGMENT, HttpSettings
 from .targets import name_of

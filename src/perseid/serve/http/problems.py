@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.names import Reference, to_path
+from perseid.names.uri import Reference, to_path
 from perseid.records.plain import JsonObject
 from perseid.records.times import to_iso
 from perseid.registry.memento import Around, Memento

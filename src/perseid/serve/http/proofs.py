@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
 from perseid.registry.demands import shown
 from perseid.registry.facts import Facts

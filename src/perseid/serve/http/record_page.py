@@ -12,8 +12,9 @@ from typing import Final
 from markupsafe import Markup
 
 from perseid.ledger.entry import State
-from perseid.names import Handle, Reference, to_http, to_path
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, to_http, to_path
 from perseid.records import interpret
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.octets import clean_text

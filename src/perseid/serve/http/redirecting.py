@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.location_choice import Address, Chosen, Wishes, choose
 from perseid.records.location_lists import Candidate, Candidates
 from perseid.records.value import Value

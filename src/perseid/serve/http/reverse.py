@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records.types import URL
 from perseid.records.value import Permission, Value
 from perseid.registry import demands

@@ -26,6 +26,7 @@ from perseid.registry.config import Config
 from perseid.registry.config_http import Listen
 from perseid.registry.registry import Registry
 from perseid.serve.access import AccessLog
+from perseid.serve.http.v1.state import ApiState
 from perseid.serve.limits import Networks
 from perseid.serve.native_service import NativeService
 from perseid.serve.native_steps import Kind, Work
@@ -46,7 +47,6 @@ from .session_table import SessionTable
 from .settings import HttpSettings
 from .suggestion_budget import suggestion_budget
 from .tls_handshake import server_context
-from .v1.state import ApiState
 
 DONE = "done"
 """What came of a handshake that was made, beside the words of `tls_handshake.Failure`."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from perseid.names import Reference
+from perseid.names.uri import Reference
 from perseid.records.location_lists import Candidate
 from perseid.registry.json_ld import as_json_ld
 from perseid.registry.links import MAX_HEADER_OCTETS, Link, header_values

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.times import to_iso
 from perseid.records.types import HS_ALIAS
 from perseid.registry import eras

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.facts import Rules
 from perseid.registry.installation import Installation

@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 from urllib.parse import quote
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import KeyHolder, Proof
 from perseid.registry.life import Redact

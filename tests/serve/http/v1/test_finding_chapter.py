@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.finding import find
 from perseid.registry.identity import Anonymous, Identity

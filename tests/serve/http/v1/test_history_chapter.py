@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry import past, past_names
 from perseid.registry.identity import Anonymous, Identity

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.verify import verify
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry import units
 from perseid.registry.identity import LocalOperator

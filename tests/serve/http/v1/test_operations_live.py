@@ -10,7 +10,7 @@ import pytest
 
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.verify import verify
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin, Permission, Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.finding import find

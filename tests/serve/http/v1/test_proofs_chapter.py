@@ -12,7 +12,7 @@ import pytest
 
 from perseid.ledger.proof_document import Verified, verify_proof
 from perseid.ledger.verification import InvalidProof, LogKey, check_consistency, open_checkpoint
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.installation import Installation
 from perseid.registry.life import Unpublish

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.server import Transport
 from perseid.records.value import ValueRef
 from perseid.registry.config import Config

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.citation_forms import FORMS
 from perseid.registry.life import Unpublish

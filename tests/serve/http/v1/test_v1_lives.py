@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.namespaces import SetPolicy
 from perseid.registry.operations import Create

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value, ValueRef

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.life import Redact
 from perseid.registry.operations import Add

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import pytest
 
 from perseid.ledger.verify import verify
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry import undoing, units

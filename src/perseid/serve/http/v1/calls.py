@@ -15,8 +15,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from perseid.ledger.requests import Answer
-from perseid.names import KNOWN_RESOLVERS, Handle, parse_human
 from perseid.names.errors import quoted
+from perseid.names.handle import Handle
+from perseid.names.human import KNOWN_RESOLVERS, parse_human
 from perseid.registry.context import Context, Operation
 from perseid.registry.demands import shown
 from perseid.registry.idempotency import Differs, Done, Fresh, IdempotencyKeys, Known, Pending

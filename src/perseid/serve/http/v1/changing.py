@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Generic, TypeVar
 from urllib.parse import quote
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.registry.conditions import Conditional
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.demands import shown

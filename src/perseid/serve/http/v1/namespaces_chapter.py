@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from perseid.names import CaseRule, Handle
 from perseid.names.characters import fold
+from perseid.names.handle import CaseRule, Handle
 from perseid.registry import namespaces
 from perseid.registry.about import authority_of
 from perseid.registry.context import Context

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from perseid.names import Handle
+from perseid.names.handle import Handle
 from perseid.records.value import MAX_VALUES
 from perseid.registry.aliases import followed
 from perseid.registry.conditions import entry_tag, version_tag

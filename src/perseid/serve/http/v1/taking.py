@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from perseid.names import InvalidName
-from perseid.names.errors import quoted
+from perseid.names.errors import InvalidName, quoted
 from perseid.registry.context import over_long
 from perseid.registry.demands import shown
 from perseid.serve.http.bodies import JSON_TYPE, media_type

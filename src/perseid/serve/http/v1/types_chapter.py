@@ -3,8 +3,8 @@
 from typing import Annotated, Any, Final
 
 from perseid.ledger.entry import State
-from perseid.names import Handle
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
 from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import MAX_PATTERN

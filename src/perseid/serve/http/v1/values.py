@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from perseid.names import Handle, InvalidName
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.octets import to_base64

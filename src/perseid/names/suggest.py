@@ -24,7 +24,7 @@ from .checkchar import LOOKALIKES
 from .errors import InvalidName
 from .handle import CaseRule, Handle
 from .human import AROUND, KNOWN_RESOLVERS, parse_human
-from .scheme import Scheme
+from .suffix_scheme import Scheme
 from .uri import Resolver
 
 MAX_TRIES = 4_000
