@@ -13,12 +13,11 @@ from perseid.names import pilin
 from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, NameMisuse, rules
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
 from perseid.names.pattern import Pattern
 from perseid.names.pilin import PilinCheck
 from perseid.names.schemes import recognise
 from perseid.names.suggest import suggest
-from perseid.names.uri import Reference, Resolver, parse_uri, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, parse_uri, to_host, to_http, to_path
 
 RULES = rules().keys()
 BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")

@@ -9,7 +9,7 @@ import pytest
 
 from perseid.cli.names import WITHOUT_ERRORS
 from perseid.names.errors import rules
-from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.uri import KNOWN_RESOLVERS
 from tests.cli.installation import call
 from tests.cli.program import refused, run
 

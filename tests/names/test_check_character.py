@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.names.checkchar import ALPHABET, MAX_BODY, check_character, has_valid_check
+from perseid.names.pilin import ALPHABET, MAX_BODY, check_character, has_valid_check
 from tests.names.support import facts, misused, refused
 
 bodies = st.text(st.sampled_from(ALPHABET), min_size=1, max_size=MAX_BODY)

@@ -11,9 +11,8 @@ from perseid import names
 from perseid.names import pilin
 from perseid.names.errors import MAX_QUOTED, InvalidName, NameMisuse, NameProblem, quoted, rules, show
 from perseid.names.handle import Handle
-from perseid.names.human import parse_human
 from perseid.names.pattern import Pattern
-from perseid.names.uri import parse_uri
+from perseid.names.uri import parse_human, parse_uri
 from tests.names.support import refused
 
 PACKAGE = Path(names.__file__).parent

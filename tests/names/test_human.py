@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
-from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
 from tests.names.support import attempt, facts, refused
 from tests.strategies import BLANK, handles, references, texts
 

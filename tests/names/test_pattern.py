@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.allocator import MemoryLease
-from perseid.names.checkchar import check_character
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import Handle
 from perseid.names.pattern import MAX_TEMPLATE, Pattern
+from perseid.names.pilin import check_character
 from tests.names.support import World, attempt, facts, misused, refused
 from tests.strategies import templates, texts
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 
 from perseid.names import pilin
-from perseid.names.checkchar import check_character
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pilin import Pilin, PilinCheck
+from perseid.names.pilin import Pilin, PilinCheck, check_character
 from tests.names.support import NOON, World, attempt, facts, misused, refused
 from tests.pilin_vectors import PILIN
 from tests.strategies import milliseconds, texts

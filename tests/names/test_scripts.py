@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unicode_table
-from perseid.names.scripts import Mixture, mixture, scripts_of
+from perseid.names.unicode import Mixture, mixture, scripts_of
 from tests.strategies import BMP, LEGAL
 
 _SYSTEMS = {"Hanb", "Jpan", "Kore"}

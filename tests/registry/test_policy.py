@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from perseid.names import pilin, schemes
 from perseid.names.allocator import STRICT_CLOCK
-from perseid.names.checkchar import check_character
 from perseid.names.cordra import Cordra
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
 from perseid.names.pattern import Pattern
-from perseid.names.pilin import Pilin
+from perseid.names.pilin import Pilin, check_character
 from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidText
 from perseid.records import Value, matches

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from perseid.ledger import Ledger
 from perseid.ledger.entry import State
 from perseid.names.handle import Handle
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Resolver
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records import ValueRef
 from perseid.registry import suggesting
 from perseid.registry.facts import Facts

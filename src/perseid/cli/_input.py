@@ -8,7 +8,7 @@ from typing import TypeVar
 import typer
 
 from perseid.names.errors import InvalidName
-from perseid.names.human import BYTE_ORDER_MARK
+from perseid.names.uri import BYTE_ORDER_MARK
 
 from ._output import complain
 

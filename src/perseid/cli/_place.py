@@ -22,8 +22,7 @@ import typer
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.human import parse_human
-from perseid.names.uri import Reference
+from perseid.names.uri import Reference, parse_human
 from perseid.records.errors import InvalidData
 from perseid.records.refs import ref_from_text
 from perseid.records.value import ValueRef

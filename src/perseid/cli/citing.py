@@ -7,8 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from perseid.names.errors import InvalidName
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Resolver, to_http
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
 from perseid.registry.context import Context

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.human import parse_human
+from perseid.names.uri import parse_human
 from perseid.records.value import ValueRef
 from perseid.registry import installation as installations
 from perseid.registry.config import FILE_NAME, Config

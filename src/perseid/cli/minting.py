@@ -14,7 +14,7 @@ import typer
 from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
-from perseid.names.human import BYTE_ORDER_MARK
+from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.errors import InvalidData
 from perseid.records.octets import to_base64
 from perseid.records.value import DEFAULT_TTL, Value

@@ -9,9 +9,8 @@ import typer
 
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.errors import rules as all_rules
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
 from perseid.names.schemes import recognise
-from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
 
 from ._help import Command, Group
 from ._input import for_each

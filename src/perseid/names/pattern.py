@@ -11,9 +11,9 @@ No vowel is allowed anywhere, so no accidental words arise (P4).
 import re
 from dataclasses import dataclass, field
 
-from .checkchar import ALPHABET, MAX_BODY, VALUES, check_character, has_valid_check, wrong_check
 from .errors import InvalidName, NameMisuse, show
 from .handle import MAX_OCTETS, Handle
+from .pilin import ALPHABET, MAX_BODY, VALUES, check_character, has_valid_check, wrong_check
 from .suffix_scheme import Details, Source, check_count, in_handle
 
 MAX_TEMPLATE = MAX_OCTETS - 2

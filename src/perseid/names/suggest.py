@@ -20,12 +20,11 @@ from contextlib import suppress
 from itertools import combinations, islice
 from urllib.parse import unquote
 
-from .checkchar import LOOKALIKES
 from .errors import InvalidName
 from .handle import CaseRule, Handle
-from .human import AROUND, KNOWN_RESOLVERS, parse_human
+from .pilin import LOOKALIKES
 from .suffix_scheme import Scheme
-from .uri import Resolver
+from .uri import AROUND, KNOWN_RESOLVERS, Resolver, parse_human
 
 MAX_TRIES = 4_000
 """Membership tests a call: one wrong character in a 50-letter name needs some 3,500, and one wrong or missing in a name

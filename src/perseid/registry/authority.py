@@ -21,8 +21,7 @@ from typing import Final, TypeAlias
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Resolver
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records import InvalidData, Value
 from perseid.records.record import ascending
 from perseid.records.times import from_iso, to_iso

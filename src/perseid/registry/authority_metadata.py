@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
-from perseid.names.uri import Reference, Resolver, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_path
 from perseid.records import Admin, InvalidData, Record, Text, Value, interpret_as
 from perseid.records.definition import Definition
 from perseid.records.plain import JsonObject

@@ -15,9 +15,9 @@ from enum import Enum
 from typing import Final
 
 from perseid.names import pilin
-from perseid.names.checkchar import ALPHABET, BASE, VALUES
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.names.pilin import ALPHABET, BASE, VALUES
 from perseid.names.suffix_scheme import Details
 from perseid.records.plain import JsonObject
 from perseid.records.value import Value, ValueRef

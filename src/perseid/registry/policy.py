@@ -21,9 +21,8 @@ from perseid.names.errors import InvalidName, quoted, show
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
 from perseid.names.pattern import Pattern
 from perseid.names.schemes import load_scheme
-from perseid.names.scripts import mixture
 from perseid.names.suffix_scheme import Scheme
-from perseid.names.unicode import nfc
+from perseid.names.unicode import mixture, nfc
 from perseid.records import Admin, TypeQuery, Value, ValueRef
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import DEFAULT_TTL

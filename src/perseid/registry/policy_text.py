@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from perseid.names.characters import check_blanks, check_characters, fold
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import Handle
-from perseid.names.human import parse_human
+from perseid.names.uri import parse_human
 from perseid.records import Admin, InvalidData
 from perseid.records.plain import JsonObject, write_json
 

@@ -16,8 +16,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from perseid.names.errors import InvalidName
-from perseid.names.human import AROUND, BYTE_ORDER_MARK, parse_human
-from perseid.names.uri import Resolver
+from perseid.names.uri import AROUND, BYTE_ORDER_MARK, Resolver, parse_human
 
 MAX_TEXT: Final = 8_192
 """Characters of the longest text that is read: as long as a request can be."""

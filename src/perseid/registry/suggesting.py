@@ -23,13 +23,12 @@ from perseid.ledger.answer_format import HandleItem
 from perseid.ledger.entry import State
 from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.checkchar import LOOKALIKES
 from perseid.names.errors import show
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.pilin import LOOKALIKES
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.suggest import suggest
-from perseid.names.uri import Resolver
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.plain import JsonObject
 from perseid.records.value import Value
 

@@ -14,8 +14,7 @@ that has declared none has no absolute addresses, and so no such links.
 from collections.abc import Mapping
 from typing import Final
 
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Resolver
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.registry.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
 from perseid.registry.meaning import Form
 from perseid.registry.memento import Addresses

@@ -16,8 +16,7 @@ from urllib.parse import quote
 
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Resolver, match_resolver
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver, match_resolver
 
 from .settings import SEGMENT, HttpSettings
 from .targets import name_of

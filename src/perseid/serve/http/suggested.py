@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from perseid.names.human import KNOWN_RESOLVERS
+from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.registry.suggesting import Suggestions, suggestions
 from perseid.serve.budgets import EXEMPT, source_of
 from perseid.serve.native_failures import Busy

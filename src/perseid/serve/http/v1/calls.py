@@ -17,7 +17,7 @@ import msgspec
 from perseid.ledger.requests import Answer
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
+from perseid.names.uri import KNOWN_RESOLVERS, parse_human
 from perseid.registry.context import Context, Operation
 from perseid.registry.demands import shown
 from perseid.registry.idempotency import Differs, Done, Fresh, IdempotencyKeys, Known, Pending

@@ -5,8 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from perseid.names.errors import InvalidName
-from perseid.names.human import KNOWN_RESOLVERS
-from perseid.names.uri import Reference, Resolver, to_http
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
 from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
 from perseid.registry.qr import Drawing, Qr

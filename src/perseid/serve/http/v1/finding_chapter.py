@@ -7,7 +7,7 @@ sealed, for whoever reads it may not be allowed to know that place; see `cursors
 from typing import Annotated, Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
+from perseid.names.uri import KNOWN_RESOLVERS, parse_human
 from perseid.registry.context import Context
 from perseid.registry.demands import shown
 from perseid.registry.finding import Found, FoundPage, find

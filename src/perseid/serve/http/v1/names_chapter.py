@@ -16,11 +16,10 @@ from perseid.names.allocator import MemoryLease
 from perseid.names.cordra import Cordra
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import Handle
-from perseid.names.human import KNOWN_RESOLVERS, parse_human
 from perseid.names.prefixes import check_prefix
 from perseid.names.schemes import load_scheme, recognise
 from perseid.names.suffix_scheme import Source
-from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
 from perseid.registry.rules import rules
 from perseid.serve.http.caching import STATIC_AGE
 from perseid.serve.http.failures import NO_STORE
