@@ -18,7 +18,8 @@ from typing import Final
 
 from perseid.ledger import Action, Answers, Draft, Ledger, Signer, State, Store
 from perseid.names import pilin
-from perseid.records import Admin, Value, ValueRef
+from perseid.records.admin import Admin
+from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.finding import FoundPage, find
 from perseid.registry.identity import LocalOperator

@@ -9,7 +9,7 @@ from typing import TypeVar
 from perseid.ledger import Action, Append, Draft, Log, Reading, Signer, State, Store
 from perseid.ledger.signing import sign_checkpoint
 from perseid.ledger.verification import check_inclusion
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry.installation import new_log
 
 VALUES = (

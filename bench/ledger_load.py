@@ -52,7 +52,7 @@ from perseid.ledger.sql_views import rebuild
 from perseid.ledger.verification import check_inclusion
 from perseid.names import pilin
 from perseid.names.suffix_scheme import Source
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry.installation import new_log
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_private_key
 from OpenSSL import SSL
 
-from perseid.records.keyfile import read_key_file
+from perseid.records.key_files import read_key_file
 from perseid.records.server import Transport
 from perseid.registry.certificates import self_signed
 from perseid.registry.config import Config

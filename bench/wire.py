@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from perseid.records.keyfile import read_key_file
+from perseid.records.key_files import read_key_file
 from perseid.records.value import Value
 from perseid.wire.challenge import answer_with_secret, check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt, encrypt

@@ -9,44 +9,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from perseid.records import (
-    Admin,
-    Certificate,
-    Data,
-    InvalidData,
-    Locations,
-    Namespace,
-    PublicKey,
-    Record,
-    RecordSignature,
-    SecretKey,
-    Site,
-    TypeQuery,
-    Url,
-    Value,
-    ValueList,
-    data_from_json,
-    data_from_text,
-    data_to_text,
-    has_type,
-    interpret,
-    matches,
-    parse_xml,
-    permissions_from_batch,
-    permissions_from_text,
+from perseid.records.admin import Admin, permissions_from_batch
+from perseid.records.data_types import Data, data_from_json, data_from_text, data_to_text, interpret
+from perseid.records.errors import InvalidData
+from perseid.records.json_form import (
     record_from_json,
     record_to_json,
     record_to_text,
     value_from_json,
     value_to_json,
-    values_from_bytes,
     values_from_json,
-    values_to_bytes,
 )
-from perseid.records.plain import parse_json
+from perseid.records.json_parsing import parse_json
+from perseid.records.locations import Locations
+from perseid.records.namespace import Namespace
+from perseid.records.public_keys import PublicKey
+from perseid.records.record import Record, values_from_bytes, values_to_bytes
+from perseid.records.seckey import SecretKey
+from perseid.records.signatures import Certificate, RecordSignature
+from perseid.records.site import Site
+from perseid.records.text_types import Url
 from perseid.records.times import from_iso, to_iso
-from perseid.records.value import ValueRef
-from perseid.records.xml import MAX_XML_ELEMENTS
+from perseid.records.types import TypeQuery, has_type, matches
+from perseid.records.value import Value, ValueRef, permissions_from_text
+from perseid.records.vlist import ValueList
+from perseid.records.xml import MAX_XML_ELEMENTS, parse_xml
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.records.keyfile import read_key_file
+from perseid.records.key_files import read_key_file
 from perseid.wire import envelope as envelope_module
 from perseid.wire import header as header_module
 from perseid.wire.cipher import Cipher

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from perseid.cli import _site_checks
-from perseid.records.keyfile import read_key_file
+from perseid.records.key_files import read_key_file
 from perseid.records.server import Transport
 from perseid.records.site import Site as SiteRecord
 from perseid.registry import site_making

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.identity import LocalOperator

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from perseid.names import pilin
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.installation import Installation

@@ -18,7 +18,7 @@ from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.change import Change, Source
 from perseid.ledger.entry import State
 from perseid.ledger.keys import record_key
-from perseid.records import Permission, Value
+from perseid.records.value import Permission, Value
 
 ID = bytes(range(16))
 BOOT = bytes.fromhex("000102030405060708090a0b0c0d0e0f")

@@ -18,7 +18,7 @@ from perseid.ledger.log import Log
 from perseid.ledger.requests import Append, Appended, Outcome
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
-from perseid.records import Permission, Value
+from perseid.records.value import Permission, Value
 
 if TYPE_CHECKING:
     from tests.postgres import Cluster

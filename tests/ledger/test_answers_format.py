@@ -24,7 +24,7 @@ from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
 from perseid.ledger.keys import record_key as ledger_key
 from perseid.names.handle import CaseRule
-from perseid.records import Value
+from perseid.records.value import Value
 from tests.ledger.answer_ledgers import change, typed, url
 from tests.record_strategies import values as record_values
 

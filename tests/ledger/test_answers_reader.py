@@ -18,7 +18,7 @@ from perseid.ledger.answers import Answers
 from perseid.ledger.answers_reader import AnswersReader
 from perseid.ledger.entry import State
 from perseid.names.handle import CaseRule
-from perseid.records import Value
+from perseid.records.value import Value
 from tests.ledger.answer_ledgers import MemoryLedger, typed, url
 
 

@@ -23,7 +23,7 @@ from perseid.ledger.answers_reader import AnswersReader, Unavailable
 from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
 from perseid.names.handle import CaseRule
-from perseid.records import Value
+from perseid.records.value import Value
 from tests.ledger.answer_ledgers import (
     BOOT,
     SMALL,

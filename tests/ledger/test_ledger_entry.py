@@ -20,7 +20,8 @@ from perseid.ledger.entry import (
     skim,
 )
 from perseid.ledger.verification import InvalidProof, Leaf, leaf_hash
-from perseid.records import InvalidData, Permission, Value
+from perseid.records.errors import InvalidData
+from perseid.records.value import Permission, Value
 from tests.record_strategies import values as record_values
 
 AT = 1_794_724_100_000_000

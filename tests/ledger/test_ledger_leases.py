@@ -17,7 +17,7 @@ from perseid.ledger.log import Log
 from perseid.ledger.requests import Failed, Lease, Leased, Lender, Mint, Minted
 from perseid.ledger.store import Store
 from perseid.names import pilin
-from perseid.records import Value
+from perseid.records.value import Value
 from tests.ledger.ledgers import SIGNER, Machine, appended, change, key, log_of_today, look, verified
 from tests.ledger.memory import memory_log
 

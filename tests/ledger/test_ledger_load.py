@@ -30,7 +30,7 @@ from perseid.ledger.runs import Runs, parts
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.watch import Watch
-from perseid.records import Permission, Value
+from perseid.records.value import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
 
 DEADLINE = 60.0

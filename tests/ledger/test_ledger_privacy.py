@@ -37,8 +37,7 @@ from perseid.ledger.store import Store
 from perseid.ledger.verification import Leaf, check_consistency, check_inclusion, leaf_hash, open_checkpoint
 from perseid.ledger.verify import verify
 from perseid.names import pilin
-from perseid.records import Permission, Value
-from perseid.records.value import TtlType
+from perseid.records.value import Permission, TtlType, Value
 from tests.ledger.ledgers import NOW, SIGNER, Machine, appended, change, key, look, open_store, secret, url, verified
 
 ACTOR = "300:0.NA/planted.actor"

@@ -25,7 +25,7 @@ from perseid.ledger.signing import WrongKey, rotate_key
 from perseid.ledger.sqlite_driver import READERS
 from perseid.ledger.store import Store
 from perseid.ledger.verification import InvalidProof, open_checkpoint
-from perseid.records import Value
+from perseid.records.value import Value
 from tests.ledger.ledgers import (
     SIGNER,
     appended,

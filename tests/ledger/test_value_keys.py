@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from perseid.ledger.target_globs import UrlGlob
 from perseid.ledger.target_keys import KEY_LENGTH, Range, places_of, targets_of, url_text
 from perseid.ledger.value_keys import keys_of, owner_ranges, type_ranges, value_ranges
-from perseid.records import Admin, Value, ValueRef
+from perseid.records.admin import Admin
 from perseid.records.types import matches
+from perseid.records.value import Value, ValueRef
 from tests.record_strategies import values as record_values
 
 types = st.sampled_from(["URL", "url", "URL.x", "HS_ADMIN", "hs_admin", "HS_ADMIN.x", "EMAIL", "EMAIL.x.y", "E" * 600])

@@ -4,16 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import (
-    ALL_PERMISSIONS,
-    Admin,
-    AdminPermission,
-    InvalidData,
-    RecordMisuse,
-    ValueRef,
-    permissions_from_batch,
-    permissions_to_batch,
-)
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, permissions_from_batch, permissions_to_batch
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.value import ValueRef
 
 WHO = ValueRef(200, "0.NA/12345")
 ADD_AND_MODIFY = AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE

@@ -9,16 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import (
-    MAX_VALUES,
-    Admin,
-    AdminPermission,
-    InvalidData,
-    Permission,
-    Record,
-    TtlType,
-    Value,
-    ValueRef,
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.errors import InvalidData
+from perseid.records.json_form import (
     record_from_json,
     record_from_text,
     record_to_json,
@@ -27,7 +20,9 @@ from perseid.records import (
     value_to_json,
     values_from_json,
 )
-from perseid.records.plain import parse_json, write_json
+from perseid.records.json_parsing import parse_json, write_json
+from perseid.records.record import Record
+from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef
 from tests.record_strategies import NOWS, plain_objects, records, values
 from tests.vector_files import load, octets
 

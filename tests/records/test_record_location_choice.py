@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import Method, Permission, Value
 from perseid.records.location_choice import (
     MAX_NETWORKS,
     MAX_NETWORKS_IN_ALL,
@@ -33,7 +32,9 @@ from perseid.records.location_lists import (
     find_locations,
     read_number,
 )
+from perseid.records.locations import Method
 from perseid.records.namespace import Namespace
+from perseid.records.value import Permission, Value
 from perseid.records.xml import MAX_XML_OCTETS
 
 NAME = Handle.parse("20.500.99999/vec-h-loc")

@@ -2,7 +2,10 @@
 
 import pytest
 
-from perseid.records import DEFAULT_METHODS, InvalidData, Locations, Method, Value, interpret
+from perseid.records.data_types import interpret
+from perseid.records.errors import InvalidData
+from perseid.records.locations import DEFAULT_METHODS, Locations, Method
+from perseid.records.value import Value
 
 EXAMPLE = """<locations chooseby="locatt,country,weighted" no_legacy="true">
   <location id="0" href="https://uk.example/" country="gb" weight="0"/>

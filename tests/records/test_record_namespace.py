@@ -2,7 +2,10 @@
 
 import pytest
 
-from perseid.records import InvalidData, Namespace, NamespaceLocations, Status, Value, interpret, namespace_of
+from perseid.records.data_types import interpret
+from perseid.records.errors import InvalidData
+from perseid.records.namespace import Namespace, NamespaceLocations, Status, namespace_of
+from perseid.records.value import Value
 
 FULL = """<namespace>
   <status> Inactive </status>

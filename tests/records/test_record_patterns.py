@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import InvalidData
+from perseid.records.errors import InvalidData
 from perseid.records.patterns import (
     MAX_PATTERN,
     MAX_PATTERN_WORK,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from perseid.records import InvalidData, RecordMisuse, ValueRef
-from perseid.records.octets import clean_text, from_base64, from_json, to_base64, to_json
-from perseid.records.plain import (
+from perseid.records.encoding import clean_text, from_base64, from_json, to_base64, to_json
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.json_parsing import (
     MAX_JSON_DEPTH,
     MAX_JSON_ITEMS,
     MAX_JSON_OCTETS,
@@ -22,6 +22,7 @@ from perseid.records.plain import (
     write_json,
 )
 from perseid.records.refs import ref_from_json, ref_from_text
+from perseid.records.value import ValueRef
 
 
 def nested(depth: int) -> str:

@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.records import InvalidData
-from perseid.records.regex import (
-    MAX_EXPRESSION,
-    MAX_EXPRESSION_DEPTH,
-    MAX_EXPRESSION_MEMORY,
-    expression,
-)
+from perseid.records.errors import InvalidData
+from perseid.records.java_regex import MAX_EXPRESSION, MAX_EXPRESSION_DEPTH, MAX_EXPRESSION_MEMORY, expression
 
 
 def groups(text: str, subject: str, *, ignore_case: bool = False) -> tuple[str, ...] | None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from referencing.exceptions import Unresolvable
 
-from perseid.records import InvalidData
+from perseid.records.errors import InvalidData
+from perseid.records.json_schema import MAX_CHECKED_OCTETS, MAX_SCHEMA_OCTETS, Schema, Violation, schema_of
 from perseid.records.patterns import MAX_STEPS, Effort, TooCostly
 from perseid.records.schema_words import DIALECT, MAX_SCHEMA_PARTS
-from perseid.records.schemas import MAX_CHECKED_OCTETS, MAX_SCHEMA_OCTETS, Schema, Violation, schema_of
 
 
 def violation(schema: object, data: object, effort: Effort | None = None) -> Violation | None:

@@ -7,25 +7,22 @@ import json
 import pytest
 from hypothesis import given
 
-from perseid.records import (
+from perseid.records.data_types import interpret, interpret_as
+from perseid.records.errors import InvalidData
+from perseid.records.jws import MAX_JWS_LENGTH, MAX_JWS_SIGNATURES, Jws
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
+from perseid.records.signatures import (
+    MAX_CHAIN,
     Certificate,
     CertPermission,
     Claims,
     Comparison,
-    InvalidData,
-    Permission,
-    PrivateKey,
-    PublicKey,
     RecordSignature,
-    Value,
     ValueDigest,
-    ValueRef,
     Verdict,
-    interpret,
-    interpret_as,
 )
-from perseid.records.jws import MAX_JWS_LENGTH, MAX_JWS_SIGNATURES, Jws
-from perseid.records.signatures import MAX_CHAIN
+from perseid.records.value import Permission, Value, ValueRef
 from tests.record_strategies import DSA_PRIVATE, NOWS, RSA_PRIVATE, claims
 from tests.vector_files import octets
 

@@ -4,19 +4,10 @@ from typing import Any
 
 import pytest
 
-from perseid.records import (
-    Attribute,
-    HashOption,
-    Interface,
-    InvalidData,
-    PrimaryMask,
-    PublicKey,
-    Purpose,
-    RecordMisuse,
-    Server,
-    Site,
-    Transport,
-)
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.public_keys import PublicKey
+from perseid.records.server import Interface, Purpose, Server, Transport
+from perseid.records.site import Attribute, HashOption, PrimaryMask, Site
 from tests.vector_files import octets
 
 KEY = octets("keys/rsapub.bin")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.records import InvalidData, Namespace, Permission, Value, ValueRef, parse_xml
 from perseid.records import templates as implementation
-from perseid.records.regex import Expression
+from perseid.records.errors import InvalidData
+from perseid.records.java_regex import Expression
+from perseid.records.namespace import Namespace
 from perseid.records.template_checks import MAX_TEMPLATE_EXPRESSIONS, check_templates
 from perseid.records.templates import (
     CHARACTERS_A_STEP,
@@ -23,6 +24,8 @@ from perseid.records.templates import (
     divide,
     evaluate,
 )
+from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.xml import parse_xml
 from tests.records.template_model import Absent, Model, Node, base_values, templates
 
 URL = Value.text(1, "URL", "https://example.org/a")

@@ -3,7 +3,8 @@
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import Alias, Email, InvalidData, RecordMisuse, ServiceHandle, Text, Url
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.text_types import Alias, Email, ServiceHandle, Text, Url
 
 
 def test_text_is_itself_in_every_form() -> None:

@@ -6,32 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import (
-    MAX_OCTETS,
-    Admin,
-    Alias,
-    Certificate,
-    Description,
-    Email,
-    InvalidData,
-    Locations,
-    Namespace,
-    PublicKey,
-    RecordSignature,
-    SecretKey,
-    ServiceHandle,
-    Site,
-    Url,
-    Value,
-    ValueList,
-    ValueRef,
-    class_of,
-    data_from_json,
-    data_from_text,
-    data_to_text,
-    interpret,
-    interpret_as,
-)
+from perseid.records.admin import Admin
+from perseid.records.binary import MAX_OCTETS
+from perseid.records.data_types import class_of, data_from_json, data_from_text, data_to_text, interpret, interpret_as
+from perseid.records.errors import InvalidData
+from perseid.records.locations import Locations
+from perseid.records.namespace import Namespace
+from perseid.records.public_keys import PublicKey
+from perseid.records.seckey import SecretKey
+from perseid.records.signatures import Certificate, RecordSignature
+from perseid.records.site import Site
+from perseid.records.text_types import Alias, Description, Email, ServiceHandle, Url
+from perseid.records.value import Value, ValueRef
+from perseid.records.vlist import ValueList
 from tests.record_strategies import TYPES, encoded, plain_objects, values
 from tests.vector_files import octets
 

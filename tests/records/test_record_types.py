@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from perseid.names.characters import fold
-from perseid.records import TypeQuery, has_type, matches
-from perseid.records.types import DELEGATION_TYPES, SERVICE_TYPES, SITE_TYPES, base_of
+from perseid.records.types import DELEGATION_TYPES, SERVICE_TYPES, SITE_TYPES, TypeQuery, base_of, has_type, matches
 from tests.record_strategies import TEXTS
 from tests.vector_files import Vector, load, parameters
 

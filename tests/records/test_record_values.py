@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import (
+from perseid.records.errors import InvalidData
+from perseid.records.times import from_iso, from_wire, to_iso, to_wire
+from perseid.records.value import (
     DEFAULT_PERMISSIONS,
-    InvalidData,
     Permission,
     TtlType,
     Value,
@@ -14,7 +15,6 @@ from perseid.records import (
     permissions_from_text,
     permissions_to_text,
 )
-from perseid.records.times import from_iso, from_wire, to_iso, to_wire
 from tests.record_strategies import NOWS, values
 from tests.vector_files import Vector, fields, load, parameters
 

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import Element, InvalidData, parse_xml
+from perseid.records.errors import InvalidData
 from perseid.records.xml import (
     MAX_XML_ATTRIBUTE_LENGTH,
     MAX_XML_ATTRIBUTES,
     MAX_XML_DEPTH,
     MAX_XML_ELEMENTS,
     MAX_XML_OCTETS,
+    Element,
     is_yes,
+    parse_xml,
 )
 from tests.record_strategies import xml
 

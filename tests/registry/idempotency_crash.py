@@ -20,8 +20,7 @@ from pathlib import Path
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.requests import Answer, Outcome, Request
 from perseid.ledger.verify import verify
-from perseid.records import Value
-from perseid.records.value import ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.idempotency import Done, Fresh, IdempotencyKeys, Known
 from perseid.registry.identity import KeyHolder, Proof

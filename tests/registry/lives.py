@@ -8,8 +8,9 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Append, Appended
 from perseid.names.handle import Handle
-from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import ascending
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.facts import Rules
 from perseid.registry.identity import KeyHolder, Proof

@@ -10,9 +10,8 @@ from perseid.ledger import Answers, Ledger
 from perseid.ledger.log import Log
 from perseid.ledger.store import Store
 from perseid.names.handle import Handle
-from perseid.records import Admin, Value
-from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
-from perseid.records.value import ValueRef
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.value import Value, ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from perseid.records.keyfile import Scheme, write_key_file
-from perseid.records.privkey import PrivateKey
+from perseid.records.key_files import Scheme, write_key_file
+from perseid.records.private_keys import PrivateKey
 from perseid.records.server import Server
 from perseid.records.site import Site
 from perseid.registry.config import Config

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import Permission, Value, ValueRef
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
 from perseid.registry.life import Publish, Tombstone, Unpublish
 from perseid.registry.minting import Reserve

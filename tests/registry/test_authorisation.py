@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import demands
 from perseid.registry.authorisation import Decision, Settings, authorise, may_read, may_write
 from perseid.registry.demands import Demand, Differences, Need, Role

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import AdminPermission, Value, ValueList, ValueRef
+from perseid.records.admin import AdminPermission
+from perseid.records.value import Value, ValueRef
+from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, demands
 from perseid.registry.authorisation import (
     MAX_GROUP_LEVELS,

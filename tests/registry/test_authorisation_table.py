@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import ALL_PERMISSIONS, AdminPermission, Value
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.value import Value
 from perseid.registry import demands
 from perseid.registry.authorisation import Settings, authorise
 from perseid.registry.demands import Demand, Role

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
 from perseid.names.handle import CaseRule
-from perseid.records import Value
-from perseid.records.value import ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry import case_rule
 from perseid.registry.about import authority_of
 from perseid.registry.identity import Identity

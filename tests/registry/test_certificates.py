@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from perseid.records.pubkey import PublicKey
+from perseid.records.public_keys import PublicKey
 from perseid.registry.certificates import (
     CertificateProblem,
     Credentials,

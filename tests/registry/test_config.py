@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records import ValueRef
+from perseid.records.value import ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.config import FILE_NAME, Config, InvalidConfig, template
 from perseid.registry.config_http import Listen

@@ -13,7 +13,8 @@ from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.keys import record_key
 from perseid.ledger.requests import Append, Appended
 from perseid.names.handle import Handle
-from perseid.records import Admin, Permission, Value, ValueRef
+from perseid.records.admin import Admin
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import finding
 from perseid.registry.finding import Found, FoundPage, find
 from perseid.registry.identity import Identity

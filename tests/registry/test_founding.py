@@ -10,8 +10,8 @@ from perseid.ledger.entry import Action
 from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.requests import Lease
 from perseid.names import pilin
-from perseid.records import Value
 from perseid.records.admin import AdminPermission
+from perseid.records.value import Value
 from perseid.registry import setup
 from perseid.registry.founding import MakeNamespace
 from perseid.registry.identity import Identity

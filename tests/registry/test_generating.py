@@ -10,7 +10,8 @@ from perseid.ledger.entry import State
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.records import AdminPermission, Value, ValueRef
+from perseid.records.admin import AdminPermission
+from perseid.records.value import Value, ValueRef
 from perseid.registry.generating import HOW_IT_COUNTS, Making, described, explain, order
 from perseid.registry.identity import Identity
 from perseid.registry.minting import Maker, Mint, mint

@@ -14,7 +14,7 @@ from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.requests import KEPT, MAX_BODY, Answer
 from perseid.names.handle import Handle
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry import units
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.idempotency import Claim, Differs, Done, Fresh, IdempotencyKeys, Known, Pending, caller_of

@@ -26,7 +26,7 @@ from perseid.ledger.errors import ReadOnly
 from perseid.ledger.store import TABLES_VERSION
 from perseid.ledger.verification import open_checkpoint
 from perseid.ledger.verify import verify
-from perseid.records import ValueRef
+from perseid.records.value import ValueRef
 from perseid.registry import installation as module
 from perseid.registry import placement
 from perseid.registry.config import Config, InvalidConfig, template

@@ -8,10 +8,9 @@ import pytest
 from perseid.ledger import Action, Append, Draft, State
 from perseid.ledger.clock import SECOND
 from perseid.names.handle import Handle
-from perseid.records import Permission, Value
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.times import to_iso
-from perseid.records.value import ValueRef
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation
 from perseid.registry.facts import Held, Rules

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
-from perseid.records import Permission, Value
 from perseid.records.location_lists import find_locations
+from perseid.records.value import Permission, Value
 from perseid.registry.about import authority_of
 from perseid.registry.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.json_ld import as_json_ld, embeddable, json_ld

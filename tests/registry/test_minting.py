@@ -19,10 +19,9 @@ from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pattern import Pattern
-from perseid.records import Admin, Value
-from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.times import to_iso
-from perseid.records.value import ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry import minting
 from perseid.registry.facts import Held, Rules
 from perseid.registry.identity import Identity

@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import policy_name
 from perseid.ledger.requests import Append
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry.facts import POLICY_TYPE
 from perseid.registry.namespaces import SetPolicy, homed_prefixes, namespaces
 from perseid.registry.operations import Create, Delete, Home

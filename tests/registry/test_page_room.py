@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger import reading
-from perseid.records import Value, ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry import page_room, past_names, rewriting, tokens, units
 from perseid.registry.finding import find
 from perseid.registry.identity import Identity

@@ -5,7 +5,8 @@ import pytest
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, State
 from perseid.names.handle import Handle
-from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import veil
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact

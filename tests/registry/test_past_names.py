@@ -7,7 +7,8 @@ import pytest
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
 from perseid.names.handle import Handle
-from perseid.records import Admin, AdminPermission, Value, ValueRef
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Value, ValueRef
 from perseid.registry import past_names
 from perseid.registry.facts import POLICY_TYPE
 from perseid.registry.identity import Identity

@@ -17,7 +17,8 @@ from perseid.names.pattern import Pattern
 from perseid.names.pilin import Pilin, check_character
 from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidText
-from perseid.records import Value, matches
+from perseid.records.types import matches
+from perseid.records.value import Value
 from perseid.registry.policy import DEFAULT_OWNER_TYPE, DEFAULTS, PROFILES, Policy, Refusal, Subject
 from perseid.registry.policy_keys import Deletion, Who
 from perseid.registry.policy_text import InvalidPolicy

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import CaseRule
-from perseid.records import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.registry import policy_keys
 from perseid.registry.policy import DEFAULTS, PROFILES, Policy
 from perseid.registry.policy_keys import KEYS, Deletion, Who

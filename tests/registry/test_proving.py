@@ -26,7 +26,7 @@ from perseid.ledger.schema import ledger
 from perseid.ledger.signing import rotate_key, sign_checkpoint
 from perseid.ledger.verification import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
 from perseid.names.handle import Handle
-from perseid.records import Value, ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry import proving
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact

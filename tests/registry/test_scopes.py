@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry.scopes import (
     MAX_NAMESPACES,
     NO_TOKEN,

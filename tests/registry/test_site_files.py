@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.keyfile import Scheme
-from perseid.records.privkey import PrivateKey
+from perseid.records.key_files import Scheme
+from perseid.records.private_keys import PrivateKey
 from perseid.registry.config import Config
 from perseid.registry.placement import InstallationProblem
 from perseid.registry.site_files import NothingThere, SiteProblem, fingerprint, identify, is_later

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.keyfile import needs_passphrase
+from perseid.records.key_files import needs_passphrase
 from perseid.records.server import Purpose, Transport
 from perseid.records.site import Site
 from perseid.registry import placement, site_making

@@ -15,7 +15,7 @@ from perseid.ledger import Ledger
 from perseid.ledger.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.records import ValueRef
+from perseid.records.value import ValueRef
 from perseid.registry import suggesting
 from perseid.registry.facts import Facts
 from perseid.registry.life import Tombstone, Unpublish

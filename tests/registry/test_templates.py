@@ -9,7 +9,7 @@ import pytest
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.requests import Append
 from perseid.names.handle import CaseRule, Handle
-from perseid.records import Permission, Value
+from perseid.records.value import Permission, Value
 from perseid.registry import veil
 from perseid.registry.aliases import End, follow_aliases
 from perseid.registry.authorisation import Settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import perseid.registry
 from perseid.names.handle import Handle
-from perseid.records import Permission, Value
+from perseid.records.value import Permission, Value
 from perseid.registry import demands, past, past_names, resolving
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.finding import find

@@ -21,7 +21,9 @@ from perseid.ledger.requests import Append
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.names.handle import Handle
-from perseid.records import Admin, AdminPermission, Value, ValueList, ValueRef
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Value, ValueRef
+from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, past, rewriting, tokens, undoing, units
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened

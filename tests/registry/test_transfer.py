@@ -7,9 +7,8 @@ import pytest
 
 from perseid.ledger import Action, State
 from perseid.names.handle import Handle
-from perseid.records import Admin, Value
-from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
-from perseid.records.value import ValueRef
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Held
 from perseid.registry.identity import Identity
 from perseid.registry.life import Publish, Tombstone, Unpublish

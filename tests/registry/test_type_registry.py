@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.records import Definition, Permission, Value
+from perseid.records.json_schema import Violation
 from perseid.records.patterns import Effort
-from perseid.records.schemas import Violation
+from perseid.records.type_definition import Definition
+from perseid.records.value import Permission, Value
 from perseid.registry.namespaces import SetPolicy
 from perseid.registry.operations import Add, Create, Delete, Modify
 from perseid.registry.policy import PROFILES

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import Value
-from perseid.records.value import ValueRef
+from perseid.records.value import Value, ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact, Unpublish

@@ -18,7 +18,8 @@ from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
-from perseid.records import Admin, AdminPermission, Permission, Value, ValueRef
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity
 from perseid.registry.life import Redact

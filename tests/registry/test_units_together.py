@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.records import Permission, Value
-from perseid.records.value import ValueRef
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, rewriting, transferring, units
 from perseid.registry.context import Context

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.entry import Action, Entry, Kind, Slot, State
-from perseid.records import Value
+from perseid.records.value import Value
 from perseid.registry import veil
 from perseid.registry.veil import PAST_STAYS, Veil, keeping_past
 from tests.registry.lives import hidden, value

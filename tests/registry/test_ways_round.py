@@ -7,9 +7,8 @@ import pytest
 from perseid.ledger import Action, Append, Draft, State, TooBusy
 from perseid.ledger.requests import Outcome, Request
 from perseid.names.handle import Handle
-from perseid.records import Value
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Permission, ValueRef
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.authorisation import MAX_GROUP_LOOKUPS, Settings
 from perseid.registry.context import Context
 from perseid.registry.demands import list_handles

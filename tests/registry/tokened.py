@@ -3,7 +3,8 @@
 import secrets
 from collections.abc import Iterable
 
-from perseid.records import AdminPermission, Permission, Value
+from perseid.records.admin import AdminPermission
+from perseid.records.value import Permission, Value
 from perseid.registry.authorisation import Settings
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Identity, Tokened

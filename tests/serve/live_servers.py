@@ -20,8 +20,8 @@ from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.reading import Reading
 from perseid.names.handle import Handle
-from perseid.records import Admin
-from perseid.records.privkey import PrivateKey
+from perseid.records.admin import Admin
+from perseid.records.private_keys import PrivateKey
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.identity import LocalOperator

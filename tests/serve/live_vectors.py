@@ -17,7 +17,7 @@ from typing import Final
 from perseid.ledger import Answers, Append, Ledger, Log, Store
 from perseid.ledger.entry import Action, Draft, State
 from perseid.records.errors import InvalidData
-from perseid.records.pubkey import DhPublicKey
+from perseid.records.public_keys import DhPublicKey
 from perseid.registry.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create
 from perseid.registry.site_files import SERVER_KEY as SERVER_KEY_FILE
 from perseid.registry.site_files import SITE_BINARY

@@ -20,8 +20,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, Self
 
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.site import Site
 from perseid.records.value import Value, ValueRef
 from perseid.wire.client import Answer, Client

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import LENGTH, Envelope

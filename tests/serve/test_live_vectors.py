@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perseid.records.pubkey import DhPublicKey
+from perseid.records.public_keys import DhPublicKey
 from tests.serve.live_vectors import hold_all
 from tests.serve.recorded_answers import ABSENT, IN_WHAT_IS_SAID, LENGTHS, Difference, Found, Value
 from tests.wire.recorded import WIRE_FILES, Vector, exchanges

@@ -9,8 +9,7 @@ import pytest
 from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
 from perseid.names.handle import Handle
-from perseid.records import Admin
-from perseid.records.admin import AdminPermission
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.server import Purpose, Transport
 from perseid.records.site import MIRROR
 from perseid.records.value import Permission, Value, ValueRef

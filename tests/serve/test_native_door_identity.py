@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.operations import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry

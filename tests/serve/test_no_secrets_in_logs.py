@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records.keyfile import read_key_file, write_key_file
+from perseid.records.key_files import read_key_file, write_key_file
 from perseid.records.value import Permission, Value
 from perseid.serve.log_text import escaped, text_of
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags

@@ -123,7 +123,7 @@ def test_anything_else_is_refused(text: str) -> None:
 def test_who_reads_the_text_loads_neither_keys_nor_settings() -> None:
     script = "import sys, perseid.serve.answering_text; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not [name for name in loaded if name.startswith(("perseid.registry", "perseid.records.privkey"))]
+    assert not [name for name in loaded if name.startswith(("perseid.registry", "perseid.records.private_keys"))]
 
 
 # What a server does by its settings

@@ -8,10 +8,10 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.keyfile import read_key_file
-from perseid.records.keynumbers import MAX_KEY_BITS, MIN_KEY_BITS
-from perseid.records.privkey import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
-from perseid.records.pubkey import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
+from perseid.records.key_files import read_key_file
+from perseid.records.keys import MAX_KEY_BITS, MIN_KEY_BITS
+from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
+from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from tests.wire.recorded import FOLDER, key_file
 
 KEY_FILES: Final = {"privkey.bin": "pubkey.bin", "rsapriv.bin": "rsapub.bin", "dsapriv.bin": "dsapub.bin"}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perseid.records.pubkey import DhPublicKey
+from perseid.records.public_keys import DhPublicKey
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, OpCode
 from perseid.wire.exchange import DhKeyPair

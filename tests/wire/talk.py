@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import h11
 
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.value import Permission, Value
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

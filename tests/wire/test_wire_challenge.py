@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from perseid.records.binary import Reader, Writer
 from perseid.records.errors import InvalidData
 from perseid.records.pbkdf2 import MAX_BITS, MAX_ITERATIONS, MIN_BITS, widened
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.wire.challenge import (
     SALT_LENGTH,
     answer_with_key,

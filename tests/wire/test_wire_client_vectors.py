@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.errors import InvalidData
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import DhPublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import DhPublicKey
 from perseid.wire import client as client_module
 from perseid.wire.challenge import check_key_answer
 from perseid.wire.cipher import Cipher, decrypt

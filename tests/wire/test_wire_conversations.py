@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

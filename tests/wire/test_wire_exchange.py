@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.pubkey import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
+from perseid.records.public_keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
 from perseid.wire import exchange
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, Version

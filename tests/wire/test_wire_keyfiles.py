@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
-from perseid.records.blocks import BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.ciphers import BlockCipher, decrypt_blocks, encrypt_blocks
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.keyfile import (
+from perseid.records.key_files import (
     MAX_FILE,
     Scheme,
     is_private_key_file,
@@ -20,7 +20,7 @@ from perseid.records.keyfile import (
     write_key_file,
 )
 from perseid.records.pbkdf2 import ITERATIONS, MAX_BITS, MAX_ITERATIONS, MIN_BITS, derive, widened
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.seckey import SecretKey
 from tests.wire import section21
 from tests.wire.key_material import DSA_KEY, KEY_FILES, SECRET, private_keys, refused

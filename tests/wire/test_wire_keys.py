@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.keyfile import Scheme, unprotect, write_key_file
-from perseid.records.keynumbers import MAX_KEY_BITS, MAX_KIND, MAX_NUMBER, MIN_KEY_BITS
-from perseid.records.privkey import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
-from perseid.records.pubkey import (
+from perseid.records.key_files import Scheme, unprotect, write_key_file
+from perseid.records.keys import MAX_KEY_BITS, MAX_KIND, MAX_NUMBER, MIN_KEY_BITS
+from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
+from perseid.records.public_keys import (
     MAX_DH_BITS,
     MAX_ORDER_BITS,
     MAX_RSA_EXPONENT,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.records.privkey import RsaPrivateKey
-from perseid.records.pubkey import DhPublicKey, RsaPublicKey
+from perseid.records.private_keys import RsaPrivateKey
+from perseid.records.public_keys import DhPublicKey, RsaPublicKey
 from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import OpCode
 from perseid.wire.credentials import add_mac, verify_mac

@@ -17,10 +17,10 @@ import typer
 
 from perseid.names.errors import quoted
 from perseid.records.binary import MAX_OCTETS
+from perseid.records.data_types import check_length, data_from_text, data_to_text
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
-from perseid.records.plain import MAX_JSON_OCTETS, parse_json
-from perseid.records.typed import check_length, data_from_text, data_to_text
+from perseid.records.json_parsing import MAX_JSON_OCTETS, parse_json
 from perseid.records.types import HS_SECKEY, URL, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value
 from perseid.registry.given import Given

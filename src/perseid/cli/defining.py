@@ -8,9 +8,9 @@ import typer
 from perseid.ledger.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
-from perseid.records.plain import JsonObject, parse_json
+from perseid.records.json_parsing import JsonObject, parse_json
+from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
 from perseid.registry.context import not_found
 from perseid.registry.finding import find

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.records.json_form import value_to_json
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.registry.finding import Found, FoundPage, find
 from perseid.registry.past import MAX_PAGE, moment
 from perseid.registry.searching import Search

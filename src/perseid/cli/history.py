@@ -16,9 +16,9 @@ from perseid.ledger.verification import InvalidProof, LogKey
 from perseid.ledger.verify import verify
 from perseid.ledger.watch import Watch
 from perseid.names.handle import Handle
+from perseid.records.encoding import to_base64
 from perseid.records.json_form import value_to_json
-from perseid.records.octets import to_base64
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry import past, past_names, proving
 from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME

@@ -15,8 +15,8 @@ from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
 from perseid.names.uri import BYTE_ORDER_MARK
+from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
-from perseid.records.octets import to_base64
 from perseid.records.value import DEFAULT_TTL, Value
 from perseid.registry import units
 from perseid.registry.given import Given, placed

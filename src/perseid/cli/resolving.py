@@ -9,7 +9,7 @@ import typer
 
 from perseid.ledger.entry import State
 from perseid.records.json_form import record_to_json
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record
 from perseid.records.times import to_iso
 from perseid.records.value import Value

@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.registry import tokens
 from perseid.registry.results import Refused
 from perseid.registry.scopes import WORDS, InvalidScope, Scope

@@ -8,7 +8,7 @@ import typer
 
 from perseid.ledger.operations import Operation
 from perseid.names.errors import quoted
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.demands import shown
 from perseid.registry.resuming import resume

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 import perseid
+from perseid.records.data_types import data_to_text
 from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
-from perseid.records.typed import data_to_text
 from perseid.records.value import Value
 
 from ._output import AsJson, hint, print_facts, print_json

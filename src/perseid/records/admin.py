@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .plain import JsonObject, a_flag, an_object, check_text
+from .json_parsing import JsonObject, a_flag, an_object, check_text
 from .refs import ref_from_json, ref_from_text, ref_to_json
 from .value import ValueRef
 

@@ -29,11 +29,12 @@ from typing import Final
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 
-from . import octets as octets_module
+from . import encoding as octets_module
 from . import types
+from .data_types import check_length, data_from_json, interpret
+from .encoding import clean_text, to_base64
 from .errors import InvalidData, RecordMisuse
-from .octets import clean_text, to_base64
-from .plain import (
+from .json_parsing import (
     JsonObject,
     a_list,
     a_number,
@@ -49,7 +50,6 @@ from .record import Record
 from .refs import ref_from_json, ref_to_json
 from .site_json import key_for_json
 from .times import from_iso, to_iso
-from .typed import check_length, data_from_json, interpret
 from .value import DEFAULT_PERMISSIONS, DEFAULT_TTL, MAX_VALUES, Permission, TtlType, Value
 
 FORMATS: Final = {

@@ -11,12 +11,12 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field
 from typing import Final
 
+from .encoding import from_base64
 from .errors import InvalidData
-from .octets import from_base64
-from .plain import JsonObject, a_list, a_text, an_object, member, parse_json, write_json
-from .privkey import PrivateKey
-from .pubkey import PublicKey
-from .texts import Text
+from .json_parsing import JsonObject, a_list, a_text, an_object, member, parse_json, write_json
+from .private_keys import PrivateKey
+from .public_keys import PublicKey
+from .text_types import Text
 
 MAX_JWS_LENGTH: Final = 262_144
 """The longest token, in characters: it has to fit a message. A signature over 2,048 values takes 220,000."""

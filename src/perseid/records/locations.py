@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from .texts import Text
+from .text_types import Text
 from .xml import Element, is_yes, parse_xml
 
 

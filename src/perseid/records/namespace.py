@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from .errors import InvalidData
-from .texts import Text
+from .text_types import Text
 from .types import HS_NAMESPACE, has_type
 from .value import Value
 from .xml import Element, is_yes, parse_xml

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from .errors import InvalidData
-from .plain import check_text
+from .json_parsing import check_text
 
 MAX_PATTERN: Final = 1_000
 """The longest expression, in characters. Those for identifiers and dates have a few dozen."""

@@ -7,7 +7,7 @@ index may be left out, see `ValueRef.parse`.
 import re
 
 from .errors import InvalidData
-from .plain import JsonObject, a_number, a_text, an_object, check_text, member
+from .json_parsing import JsonObject, a_number, a_text, an_object, check_text, member
 from .value import ValueRef
 
 _TEXT = re.compile(r"(-?[0-9]{1,10}):(.*)", re.DOTALL)

@@ -9,9 +9,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Self
 
-from . import octets as octets_module
+from . import encoding as octets_module
 from .errors import InvalidData, RecordMisuse
-from .plain import JsonObject
+from .json_parsing import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Self
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
+from .json_parsing import JsonObject, a_flag, a_list, a_number, a_text, an_object
 from .openenum import OpenEnum
-from .plain import JsonObject, a_flag, a_list, a_number, a_text, an_object
-from .pubkey import PublicKey
+from .public_keys import PublicKey
 from .site_json import (
     ADDRESS_LENGTH,
     address_from_json,

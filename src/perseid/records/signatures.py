@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Self
 
+from .encoding import from_base64, to_base64
 from .errors import InvalidData
+from .json_parsing import JsonObject, a_list, a_number, a_text, an_object, member
 from .jws import Jws, sign_compact
-from .octets import from_base64, to_base64
-from .plain import JsonObject, a_list, a_number, a_text, an_object, member
-from .privkey import PrivateKey
-from .pubkey import PublicKey
+from .private_keys import PrivateKey
+from .public_keys import PublicKey
 from .value import Value, ValueRef
 
 MAX_CHAIN: Final = 50

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Self
 
-from . import octets as octets_module
+from . import encoding as octets_module
 from .binary import Reader, Writer
+from .encoding import clean_text
 from .errors import RecordMisuse
-from .octets import clean_text
+from .json_parsing import JsonObject, a_flag, a_list, a_number, an_object, parse_json, write_json
 from .openenum import OpenEnum
-from .plain import JsonObject, a_flag, a_list, a_number, an_object, parse_json, write_json
 from .server import Server
 from .site_json import attributes_from_json, attributes_to_json, find, need, version_from_json
 

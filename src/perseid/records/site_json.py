@@ -14,11 +14,11 @@ import ipaddress
 import re
 from typing import Final
 
-from . import octets as octets_module
+from . import encoding as octets_module
+from .encoding import from_hexadecimal, to_base64
 from .errors import InvalidData
-from .octets import from_hexadecimal, to_base64
-from .plain import JsonObject, a_list, a_number, a_text, an_object
-from .pubkey import PublicKey
+from .json_parsing import JsonObject, a_list, a_number, a_text, an_object
+from .public_keys import PublicKey
 
 OTHER_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
 """What else a member may be called."""

@@ -8,8 +8,8 @@ is written, more strictly than it is used.
 from typing import Final
 
 from .errors import InvalidData
+from .java_regex import expression
 from .namespace import Namespace
-from .regex import expression
 from .templates import TEMPLATE, data_of, read_index
 from .value import ValueRef
 from .xml import Element

@@ -39,7 +39,7 @@ from typing import Final, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
 from .errors import InvalidData
-from .regex import Expression, expression
+from .java_regex import Expression, expression
 from .value import Value, ValueRef
 from .xml import Element, is_yes, parse_xml
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from .binary import Reader, Writer
 from .errors import InvalidData
-from .plain import JsonObject, a_list
+from .json_parsing import JsonObject, a_list
 from .refs import ref_from_json, ref_from_text, ref_to_json
 from .value import ValueRef
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from perseid.ledger.entry import Entry, State
-from perseid.records import Record
+from perseid.records.record import Record
 
 from . import eras
 from .authority import Known

@@ -11,9 +11,9 @@ from typing import Final
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
-from perseid.records import interpret_as
+from perseid.records.data_types import interpret_as
 from perseid.records.record import ascending
-from perseid.records.texts import Alias
+from perseid.records.text_types import Alias
 from perseid.records.types import HS_ALIAS
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

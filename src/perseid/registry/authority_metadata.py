@@ -13,12 +13,16 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_path
-from perseid.records import Admin, InvalidData, Record, Text, Value, interpret_as
-from perseid.records.definition import Definition
-from perseid.records.plain import JsonObject
-from perseid.records.record import ascending
+from perseid.records.admin import Admin
+from perseid.records.data_types import interpret_as
+from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import JsonObject
+from perseid.records.record import Record, ascending
+from perseid.records.text_types import Text
 from perseid.records.times import from_iso, to_iso
+from perseid.records.type_definition import Definition
 from perseid.records.types import HS_ADMIN, has_type
+from perseid.records.value import Value
 
 from .policy import Policy
 

@@ -38,7 +38,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 
 from .config import Config
 from .placement import InstallationProblem, replace_file

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from perseid.records.plain import JsonObject, write_json
+from perseid.records.json_parsing import JsonObject, write_json
 
 from .citing import Citation
 

@@ -14,7 +14,7 @@ from perseid.ledger.requests import Lender, Redacts
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_OCTETS, Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef

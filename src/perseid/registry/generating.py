@@ -19,7 +19,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pilin import ALPHABET, BASE, VALUES
 from perseid.names.suffix_scheme import Details
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 

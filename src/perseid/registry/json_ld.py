@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from perseid.names.uri import Reference, to_path
-from perseid.records.plain import JsonObject, write_json
+from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.times import to_iso
 
 from .authority_metadata import AuthorityMetadata, Party

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from perseid.records.plain import JsonObject, write_json
+from perseid.records.json_parsing import JsonObject, write_json
 
 LINKSET: Final = "application/linkset"
 LINKSET_JSON: Final = "application/linkset+json"

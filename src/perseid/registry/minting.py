@@ -25,7 +25,7 @@ from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.suffix_scheme import Scheme, Source
 from perseid.names.uuids import UuidText
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode

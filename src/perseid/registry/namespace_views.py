@@ -7,8 +7,9 @@ from typing import Any, Final
 from perseid.ledger.keys import policy_name, record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records import Admin, InvalidData
-from perseid.records.plain import JsonObject
+from perseid.records.admin import Admin
+from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import JsonObject
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import ValueRef
 from perseid.wire.codes import ResponseCode

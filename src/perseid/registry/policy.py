@@ -23,9 +23,9 @@ from perseid.names.pattern import Pattern
 from perseid.names.schemes import load_scheme
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.unicode import mixture, nfc
-from perseid.records import Admin, TypeQuery, Value, ValueRef
-from perseid.records.types import HS_ADMIN
-from perseid.records.value import DEFAULT_TTL
+from perseid.records.admin import Admin
+from perseid.records.types import HS_ADMIN, TypeQuery
+from perseid.records.value import DEFAULT_TTL, Value, ValueRef
 
 from . import policy_text
 from .policy_keys import KEYS, Deletion, Who

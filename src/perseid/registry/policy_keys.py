@@ -10,7 +10,7 @@ from typing import Final
 
 from perseid.names.handle import CaseRule
 from perseid.names.pattern import MAX_TEMPLATE
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 
 from .policy_text import (
     Administrators,

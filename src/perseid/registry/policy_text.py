@@ -20,8 +20,9 @@ from perseid.names.characters import check_blanks, check_characters, fold
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import Handle
 from perseid.names.uri import parse_human
-from perseid.records import Admin, InvalidData
-from perseid.records.plain import JsonObject, write_json
+from perseid.records.admin import Admin
+from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import JsonObject, write_json
 
 from . import toml_bounds
 

@@ -23,7 +23,7 @@ from perseid.ledger.reading import Reading
 from perseid.ledger.signing import INTERVAL, sign_checkpoint
 from perseid.ledger.verification import Checkpoint, LogKey, read_note
 from perseid.names.handle import Handle
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.wire.codes import ResponseCode
 
 from .context import not_found

@@ -7,7 +7,7 @@ whoever may ask for the record may have it, and caches may keep it as long as th
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from perseid.records.plain import write_json
+from perseid.records.json_parsing import write_json
 
 from .citation_forms import as_bibtex, as_text, csl
 from .json_ld import as_json_ld

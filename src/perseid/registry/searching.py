@@ -20,7 +20,8 @@ from perseid.ledger.target_keys import Range, places_of
 from perseid.ledger.value_keys import owner_ranges, type_ranges, value_ranges
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records import Admin, InvalidData
+from perseid.records.admin import Admin
+from perseid.records.errors import InvalidData
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

@@ -22,9 +22,9 @@ from typing import Final
 
 from perseid.names.errors import quoted
 from perseid.records.errors import InvalidData
-from perseid.records.keyfile import MAX_FILE, needs_passphrase, read_key_file
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.key_files import MAX_FILE, needs_passphrase, read_key_file
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.site import Site
 
 from .config import Config

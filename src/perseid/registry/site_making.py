@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from perseid.ledger.directory import sync_directory
-from perseid.records.keyfile import write_key_file
-from perseid.records.privkey import PrivateKey, RsaPrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.key_files import write_key_file
+from perseid.records.private_keys import PrivateKey, RsaPrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.server import Interface, Purpose, Server, Transport
 from perseid.records.site import Attribute, PrimaryMask, Site
 from perseid.wire.header import UNKNOWN_SERIAL

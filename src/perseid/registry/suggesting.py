@@ -29,7 +29,7 @@ from perseid.names.pilin import LOOKALIKES
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.suggest import suggest
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 
 from .authority_metadata import first_readable, of_type, read_stored_party

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records.plain import JsonObject, write_json
+from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.times import to_iso
 from perseid.wire.codes import ResponseCode
 

@@ -11,8 +11,8 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records import Admin, InvalidData
-from perseid.records.admin import AdminPermission
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.errors import InvalidData
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef

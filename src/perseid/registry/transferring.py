@@ -22,7 +22,8 @@ from perseid.ledger.operations import Operation, Steps
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import ancestors, is_derived, parent
-from perseid.records import Admin, InvalidData
+from perseid.records.admin import Admin
+from perseid.records.errors import InvalidData
 from perseid.records.value import Permission, ValueRef
 from perseid.wire.codes import ResponseCode
 

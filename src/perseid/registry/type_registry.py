@@ -17,11 +17,12 @@ from typing import Final
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
-from perseid.records import InvalidData, Value
-from perseid.records.definition import Definition
+from perseid.records.errors import InvalidData
 from perseid.records.patterns import Effort
 from perseid.records.record import ascending
+from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION, DESC, has_type
+from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 
 from .facts import Facts, Held

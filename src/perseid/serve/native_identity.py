@@ -14,7 +14,7 @@ from typing import Final
 
 from perseid.names.characters import fold
 from perseid.records.errors import InvalidData
-from perseid.records.pubkey import PublicKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import Value, ValueRef
 from perseid.registry.demands import shown

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perseid.records.errors import InvalidData
-from perseid.records.pubkey import DhPublicKey, PublicKey
+from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perseid.names.handle import CaseRule
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.server import Transport
 from perseid.records.site import Site
 from perseid.registry.config import Config

@@ -21,8 +21,8 @@ from typing import Final
 from perseid.records.binary import Reader, Writer
 from perseid.records.errors import InvalidData
 from perseid.records.pbkdf2 import ITERATIONS, derive, widened
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 
 from .codes import Version
 from .hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash

@@ -14,7 +14,7 @@ message is therefore refused in one sentence whatever is wrong with it.
 
 from collections.abc import Callable
 
-from perseid.records.blocks import UNDECIPHERABLE, BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.ciphers import UNDECIPHERABLE, BlockCipher, decrypt_blocks, encrypt_blocks
 from perseid.records.errors import InvalidData
 from perseid.records.openenum import OpenEnum
 

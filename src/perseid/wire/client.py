@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perseid.records.errors import InvalidData
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import DhPublicKey, PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
 from .challenge import SALT_LENGTH, answer_with_key, answer_with_secret

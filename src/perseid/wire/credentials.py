@@ -21,8 +21,8 @@ import hmac
 from struct import Struct
 from typing import Final
 
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 
 from .codes import Version
 from .errors import LocalProtocolError

@@ -24,8 +24,8 @@ from typing import Final
 
 from perseid.records.binary import Reader, Writer
 from perseid.records.errors import InvalidData
-from perseid.records.privkey import RsaPrivateKey
-from perseid.records.pubkey import DhPublicKey, RsaPublicKey, check_dh_group
+from perseid.records.private_keys import RsaPrivateKey
+from perseid.records.public_keys import DhPublicKey, RsaPublicKey, check_dh_group
 
 from .cipher import Cipher
 from .codes import Version

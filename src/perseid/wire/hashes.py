@@ -13,7 +13,7 @@ from typing import Final
 
 from perseid.records.errors import RecordMisuse
 from perseid.records.openenum import OpenEnum
-from perseid.records.privkey import DsaPrivateKey, PrivateKey
+from perseid.records.private_keys import DsaPrivateKey, PrivateKey
 
 from .codes import Version
 from .digest import DigestAlgorithm, hash_octets

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from perseid.records.errors import InvalidData
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import DhPublicKey, PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
 from . import fragments

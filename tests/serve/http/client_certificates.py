@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_der_private_key
 from cryptography.x509.oid import NameOID
 
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from tests.wire.key_material import RSA_KEY, rsa_key
 
 UID, CN, ORG, UNIT = NameOID.USER_ID, NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME

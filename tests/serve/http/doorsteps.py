@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perseid.names.handle import Handle
-from perseid.records.octets import to_base64
+from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.operations import Create, Modify, Remove
 from perseid.registry.registry import Registry

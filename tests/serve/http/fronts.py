@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.registry.certificates import self_signed
 from perseid.registry.config import Config
 from perseid.registry.config_http import Listen

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.life import Tombstone, Unpublish
 from perseid.registry.namespaces import AddNamespace

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.errors import OutcomeUnknown, ReadOnly, StorageFull, TooBusy
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.minting import MustWait
 from perseid.registry.operations import Create

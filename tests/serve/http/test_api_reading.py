@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.life import Tombstone
 from perseid.registry.operations import Create, Modify

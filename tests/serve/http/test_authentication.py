@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records import Admin
-from perseid.records.octets import from_base64, to_base64
-from perseid.records.privkey import PrivateKey
+from perseid.records.admin import Admin
+from perseid.records.encoding import from_base64, to_base64
+from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import KeyHolder
 from perseid.registry.operations import Create, Delete

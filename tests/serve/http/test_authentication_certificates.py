@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef
 from perseid.registry.operations import Create

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.octets import to_base64
+from perseid.records.encoding import to_base64
 from perseid.records.server import Transport
 from perseid.registry.config import Config
 from perseid.registry.operations import Create

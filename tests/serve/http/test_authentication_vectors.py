@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perseid.records.octets import from_base64
+from perseid.records.encoding import from_base64
 from perseid.serve.http.messages import Response
 from perseid.serve.http.session_table import Session, SessionTable
 from tests.serve.http.doorsteps import fields_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import State
 from perseid.names import pilin
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Value, ValueRef
 from perseid.registry.generating import HOW_IT_COUNTS, Making

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.octets import from_base64, to_base64
+from perseid.records.encoding import from_base64, to_base64
 from perseid.records.value import Value
 from perseid.registry.operations import Create, Modify, Remove
 from perseid.serve.http.messages import Client, Request, Response

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.json_form import value_to_json
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.context import Context, Operation
 from perseid.registry.identity import Anonymous, Identity

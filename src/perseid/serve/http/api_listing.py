@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.registry.context import Context
 from perseid.registry.past import DEFAULT_PAGE, MAX_PAGE
 from perseid.registry.past_names import Listed, Page, count_handles, list_handles, list_numbered

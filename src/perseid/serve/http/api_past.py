@@ -15,7 +15,7 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.conditions import public_tag
 from perseid.registry.context import Context

@@ -2,7 +2,7 @@
 
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.registry.operations import Home
 from perseid.registry.past_names import list_homed
 from perseid.registry.results import Refused

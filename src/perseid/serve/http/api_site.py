@@ -4,7 +4,7 @@ import hashlib
 from typing import Final
 
 from perseid import __version__
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.wire.codes import ResponseCode
 
 from . import entity_tags

@@ -16,7 +16,7 @@ of `Identified`, which looks once more in the very state in which they are decid
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from perseid.records.octets import to_base64
+from perseid.records.encoding import to_base64
 from perseid.registry.identity import Anonymous, Identity
 from perseid.serve.native_identity import Guard, KeyGone, asker
 from perseid.serve.native_steps import Kind

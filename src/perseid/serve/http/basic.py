@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
-from perseid.records.octets import from_base64
 from perseid.records.value import Value, ValueRef
 from perseid.registry.demands import shown
 

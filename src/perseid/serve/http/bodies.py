@@ -17,7 +17,7 @@ from typing import Final
 from perseid.names.errors import quoted
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
-from perseid.records.plain import JsonObject, kind, parse_json
+from perseid.records.json_parsing import JsonObject, kind, parse_json
 from perseid.records.value import MAX_VALUES, TtlType, Value
 
 from .failures import TOO_LARGE, UNSUPPORTED_MEDIA_TYPE

@@ -23,7 +23,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID, PublicKeyAlgorithmOID
 
 from perseid.records.errors import InvalidData
-from perseid.records.pubkey import PublicKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.signatures import Certificate as Token
 from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES

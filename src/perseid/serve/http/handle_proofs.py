@@ -20,8 +20,8 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.pbkdf2 import derive, widened
-from perseid.records.privkey import PrivateKey
-from perseid.records.pubkey import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_SECKEY
 from perseid.records.value import Value
 from perseid.registry.identity import Proof

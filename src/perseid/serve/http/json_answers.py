@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.page_room import octets_of
 from perseid.wire.codes import ResponseCode

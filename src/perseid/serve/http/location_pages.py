@@ -9,9 +9,9 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from perseid.names.characters import fold
-from perseid.records import interpret
+from perseid.records.data_types import interpret
+from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.location_lists import Candidate, Candidates
-from perseid.records.plain import JsonObject, write_json
 from perseid.records.types import LOCATIONS, URL, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

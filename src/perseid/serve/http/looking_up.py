@@ -23,12 +23,12 @@ from perseid.names.cordra import join
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import QUERY_SAFE, Reference
-from perseid.records import interpret_as
+from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.location_lists import Candidates, find_locations
 from perseid.records.namespace import Namespace, Status
 from perseid.records.record import Record, ascending
-from perseid.records.texts import Alias
+from perseid.records.text_types import Alias
 from perseid.records.types import EMAIL, HS_ALIAS, HS_NAMESPACE
 from perseid.records.value import Value
 from perseid.registry import eras

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.records.plain import JsonObject
+from perseid.records.json_parsing import JsonObject
 
 from . import json_answers
 from .addresses import TIME_MAP_FORMS

@@ -19,7 +19,7 @@ from time import time
 from OpenSSL import SSL
 
 from perseid.ledger.answers_reader import AnswersReader
-from perseid.records.privkey import PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.server import Transport
 from perseid.registry.certificates import CertificateProblem, find_or_make
 from perseid.registry.config import Config

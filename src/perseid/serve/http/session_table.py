@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from perseid.records.octets import to_base64
+from perseid.records.encoding import to_base64
 from perseid.serve.budgets import LEVEL_TIMES, source_of
 from perseid.serve.native_identity import Proved
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.names.errors import quoted
-from perseid.records.plain import JsonObject, kind
+from perseid.records.json_parsing import JsonObject, kind
 from perseid.serve.native_identity import Guard, KeyGone, asker
 from perseid.serve.native_steps import Kind
 

@@ -11,7 +11,8 @@ import pytest
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
-from perseid.records import Admin, Permission, Value, ValueRef
+from perseid.records.admin import Admin
+from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.facts import Rules
 from perseid.registry.finding import find
 from perseid.registry.installation import Installation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import undoing, units
 from perseid.registry.operations import Add, Create, Remove

@@ -7,7 +7,7 @@ import pytest
 
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
-from perseid.records import Admin
+from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry import undoing, units
 from perseid.registry.operations import Add, Create

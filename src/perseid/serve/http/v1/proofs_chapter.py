@@ -9,7 +9,7 @@ import asyncio
 from typing import Annotated, Final
 
 from perseid.ledger.proof_document import FORMAT
-from perseid.records.octets import to_base64
+from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
 from perseid.registry.past import moment
 from perseid.registry.proving import (

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 from perseid.ledger.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
-from perseid.records.definition import Definition
 from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import parse_json
 from perseid.records.patterns import MAX_PATTERN
-from perseid.records.plain import parse_json
+from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
 from perseid.registry.context import Context, not_found
 from perseid.registry.demands import shown

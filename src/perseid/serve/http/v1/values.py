@@ -12,12 +12,12 @@ import msgspec
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.records.data_types import data_from_text
+from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
-from perseid.records.octets import to_base64
-from perseid.records.plain import kind
+from perseid.records.json_parsing import kind
 from perseid.records.refs import ref_from_text
-from perseid.records.typed import data_from_text
 from perseid.records.types import HS_SECKEY, has_type
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
 from perseid.registry.given import Given as GivenValue

@@ -15,16 +15,16 @@ from perseid.names.characters import fold
 from . import types
 from .admin import Admin
 from .binary import MAX_OCTETS
-from .definition import Definition
+from .encoding import from_base64, to_base64
 from .errors import InvalidData, RecordMisuse
 from .locations import Locations
 from .namespace import Namespace
-from .octets import from_base64, to_base64
-from .pubkey import PublicKey
+from .public_keys import PublicKey
 from .seckey import SecretKey
 from .signatures import Certificate, RecordSignature
 from .site import Site
-from .texts import Alias, Description, Email, ServiceHandle, Text, Url
+from .text_types import Alias, Description, Email, ServiceHandle, Text, Url
+from .type_definition import Definition
 from .value import Value
 from .vlist import ValueList
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from .errors import InvalidData
+from .json_parsing import JsonObject, a_text, an_object, member, parse_json, write_json
+from .json_schema import MAX_CHECKED_OCTETS, Violation, schema_of
 from .patterns import Effort, TooCostly, compiled
-from .plain import JsonObject, a_text, an_object, member, parse_json, write_json
-from .schemas import MAX_CHECKED_OCTETS, Violation, schema_of
-from .texts import Text
+from .text_types import Text
 
 MAX_DEFINITION_OCTETS: Final = 32_768
 """The longest definition: twice the longest schema."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, Self
 
 from .binary import Reader, Writer
+from .encoding import from_base64
 from .errors import InvalidData
-from .octets import from_base64
-from .plain import JsonObject, a_text, member, parse_json, write_json
+from .json_parsing import JsonObject, a_text, member, parse_json, write_json
 
 MAX_KEY_BITS: Final = 8192
 """The longest RSA and DSA keys: one RSA verification with the exponent 65537 then costs 0.3 ms."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from .binary import MAX_OCTETS
 from .errors import InvalidData
-from .plain import JsonObject, a_text, an_object, check_text, member
+from .json_parsing import JsonObject, a_text, an_object, check_text, member
 
 _UNCLEAN = re.compile(rb"[\x00-\x08\x14-\x1f\x7f]")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")

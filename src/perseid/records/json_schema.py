@@ -18,8 +18,8 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from .errors import InvalidData
+from .json_parsing import parse_json, write_json
 from .patterns import Effort, Matcher, TooCostly
-from .plain import parse_json, write_json
 from .schema_words import LISTS, MAPS, PARTS, ROOT_ONLY, RULES, Walk, escaped, shortened
 
 MAX_SCHEMA_OCTETS: Final = 16_384

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import Final
 
 from .binary import Reader, Writer
-from .blocks import BlockCipher, decrypt_blocks, encrypt_blocks, fits
+from .ciphers import BlockCipher, decrypt_blocks, encrypt_blocks, fits
 from .errors import InvalidData, RecordMisuse
 from .openenum import OpenEnum
 from .pbkdf2 import ITERATIONS, derive, widened
-from .privkey import PrivateKey
+from .private_keys import PrivateKey
 
 MAX_FILE: Final = 65_536
 """Octets of the longest key file; the longest key takes about 5,000."""

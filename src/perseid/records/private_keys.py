@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .keynumbers import MAX_KIND, Key, key_type, numbers_from_json, read_numbers, write_numbers
-from .plain import an_object
-from .pubkey import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
+from .json_parsing import an_object
+from .keys import MAX_KIND, Key, key_type, numbers_from_json, read_numbers, write_numbers
+from .public_keys import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
 
 USUAL_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
 """The public exponents that are tried for an RSA key without primes, whose plain form leaves the exponent out:

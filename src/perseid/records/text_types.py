@@ -10,7 +10,7 @@ from typing import Self
 from perseid.names.handle import Handle
 
 from .errors import InvalidData, RecordMisuse
-from .plain import a_text, check_text
+from .json_parsing import a_text, check_text
 
 
 @dataclass(frozen=True, slots=True)

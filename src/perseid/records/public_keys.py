@@ -28,17 +28,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .keynumbers import (
-    MAX_KEY_BITS,
-    MAX_KIND,
-    MIN_KEY_BITS,
-    Key,
-    key_type,
-    numbers_from_json,
-    read_numbers,
-    write_numbers,
-)
-from .plain import an_object
+from .json_parsing import an_object
+from .keys import MAX_KEY_BITS, MAX_KIND, MIN_KEY_BITS, Key, key_type, numbers_from_json, read_numbers, write_numbers
 
 MAX_RSA_EXPONENT: Final = (1 << 33) - 1
 """The largest public exponent of RSA: verification takes time in proportion to its bits. The usual one, 65537, has 17
