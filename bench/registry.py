@@ -19,9 +19,8 @@ from pathlib import Path
 
 from perseid.ledger import Answers, Ledger, Signer, Store
 from perseid.names.handle import Handle
-from perseid.records.admin import ALL_PERMISSIONS, Admin
+from perseid.records.admin import ALL_PERMISSIONS, Admin, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry import demands
 from perseid.registry.authorisation import Decision, authorise
 from perseid.registry.facts import Rules

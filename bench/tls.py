@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 from OpenSSL import SSL
 
 from perseid.records.key_files import read_key_file
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.certificates import self_signed
 from perseid.registry.config import Config
 from perseid.serve.budgets import Connections

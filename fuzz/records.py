@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from perseid.records.admin import Admin, permissions_from_batch
+from perseid.records.admin import Admin, ValueList, permissions_from_batch
 from perseid.records.data_types import Data, data_from_json, data_from_text, data_to_text, interpret
+from perseid.records.encoding import from_iso, to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import (
     record_from_json,
@@ -21,18 +22,16 @@ from perseid.records.json_form import (
     values_from_json,
 )
 from perseid.records.json_parsing import parse_json
+from perseid.records.keys import SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record, values_from_bytes, values_to_bytes
-from perseid.records.seckey import SecretKey
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site
 from perseid.records.text_types import Url
-from perseid.records.times import from_iso, to_iso
 from perseid.records.types import TypeQuery, has_type, matches
 from perseid.records.value import Value, ValueRef, permissions_from_text
-from perseid.records.vlist import ValueList
 from perseid.records.xml import MAX_XML_ELEMENTS, parse_xml
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.key_files import is_private_key_file, needs_passphrase, read_key_file
+from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
-from perseid.records.seckey import SecretKey
 from perseid.wire.challenge import check_key_answer, check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.codes import OpCode, Version

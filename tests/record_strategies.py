@@ -6,19 +6,17 @@ from xml.sax.saxutils import escape, quoteattr
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record
-from perseid.records.server import Interface, Purpose, Server, Transport
 from perseid.records.signatures import Certificate, CertPermission, Claims, RecordSignature
-from perseid.records.site import Attribute, HashOption, PrimaryMask, Site
+from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.text_types import Text, Url
 from perseid.records.type_definition import Definition
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.records.vlist import ValueList
 from tests.vector_files import octets
 
 NOWS: Final = (1_794_700_800, 2_177_452_800, 2_729_376_000)

@@ -10,12 +10,11 @@ from typing import Final
 
 from perseid.ledger import Action, Append, Appended, Draft, State
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, ValueList
 from perseid.records.key_files import read_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_VLIST
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.facts import Rules
 from perseid.registry.identity import LocalOperator
 from perseid.registry.installation import Installation

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
+from perseid.records.encoding import from_iso
 from perseid.records.record import Record
-from perseid.records.times import from_iso
 from perseid.records.value import ValueRef
 from perseid.registry.authority_metadata import AuthorityMetadata, Party, metadata
 from perseid.registry.demo import add_demonstration

@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 
 from perseid.cli import _site_checks
 from perseid.records.key_files import read_key_file
-from perseid.records.server import Transport
 from perseid.records.site import Site as SiteRecord
+from perseid.records.site import Transport
 from perseid.registry import site_making
 from perseid.registry.site_making import with_key
 from perseid.serve.ports import Holder, Looked

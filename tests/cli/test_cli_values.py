@@ -7,10 +7,9 @@ import pytest
 import typer
 
 from perseid.cli._values import PRIVATE, parse, printable, read_record, read_text, shown_data
-from perseid.records.admin import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.given import Given, placed, put
 from perseid.registry.results import Refused
 

@@ -19,7 +19,7 @@ from perseid.records.location_choice import (
     read_address,
     read_wish,
 )
-from perseid.records.location_lists import (
+from perseid.records.locations import (
     MAX_HREF,
     MAX_INCLUDES,
     MAX_INCLUDES_DEEP,
@@ -28,11 +28,11 @@ from perseid.records.location_lists import (
     MAX_LOCATIONS,
     Candidates,
     LookUp,
+    Method,
     expand,
     find_locations,
     read_number,
 )
-from perseid.records.locations import Method
 from perseid.records.namespace import Namespace
 from perseid.records.value import Permission, Value
 from perseid.records.xml import MAX_XML_OCTETS

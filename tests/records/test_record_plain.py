@@ -21,8 +21,7 @@ from perseid.records.json_parsing import (
     parse_json,
     write_json,
 )
-from perseid.records.refs import ref_from_json, ref_from_text
-from perseid.records.value import ValueRef
+from perseid.records.value import ValueRef, ref_from_json, ref_from_text
 
 
 def nested(depth: int) -> str:

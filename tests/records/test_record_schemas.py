@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from referencing.exceptions import Unresolvable
 
 from perseid.records.errors import InvalidData
-from perseid.records.json_schema import MAX_CHECKED_OCTETS, MAX_SCHEMA_OCTETS, Schema, Violation, schema_of
+from perseid.records.json_schema import (
+    DIALECT,
+    MAX_CHECKED_OCTETS,
+    MAX_SCHEMA_OCTETS,
+    MAX_SCHEMA_PARTS,
+    Schema,
+    Violation,
+    schema_of,
+)
 from perseid.records.patterns import MAX_STEPS, Effort, TooCostly
-from perseid.records.schema_words import DIALECT, MAX_SCHEMA_PARTS
 
 
 def violation(schema: object, data: object, effort: Effort | None = None) -> Violation | None:

@@ -9,15 +9,17 @@ from hypothesis import given
 
 from perseid.records.data_types import interpret, interpret_as
 from perseid.records.errors import InvalidData
-from perseid.records.jws import MAX_JWS_LENGTH, MAX_JWS_SIGNATURES, Jws
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.signatures import (
     MAX_CHAIN,
+    MAX_JWS_LENGTH,
+    MAX_JWS_SIGNATURES,
     Certificate,
     CertPermission,
     Claims,
     Comparison,
+    Jws,
     RecordSignature,
     ValueDigest,
     Verdict,

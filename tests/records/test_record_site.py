@@ -6,8 +6,7 @@ import pytest
 
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.public_keys import PublicKey
-from perseid.records.server import Interface, Purpose, Server, Transport
-from perseid.records.site import Attribute, HashOption, PrimaryMask, Site
+from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from tests.vector_files import octets
 
 KEY = octets("keys/rsapub.bin")

@@ -11,16 +11,17 @@ from perseid.records import templates as implementation
 from perseid.records.errors import InvalidData
 from perseid.records.java_regex import Expression
 from perseid.records.namespace import Namespace
-from perseid.records.template_checks import MAX_TEMPLATE_EXPRESSIONS, check_templates
 from perseid.records.templates import (
     CHARACTERS_A_STEP,
     MAX_REFERENCES_DEEP,
+    MAX_TEMPLATE_EXPRESSIONS,
     MAX_TEMPLATE_OCTETS,
     MAX_TEMPLATE_STEPS,
     MAX_TEMPLATE_VALUES,
     LookUp,
     Subject,
     TemplateTooCostly,
+    check_templates,
     divide,
     evaluate,
 )

@@ -6,19 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, ValueList
 from perseid.records.binary import MAX_OCTETS
 from perseid.records.data_types import class_of, data_from_json, data_from_text, data_to_text, interpret, interpret_as
 from perseid.records.errors import InvalidData
+from perseid.records.keys import SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.public_keys import PublicKey
-from perseid.records.seckey import SecretKey
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site
 from perseid.records.text_types import Alias, Description, Email, ServiceHandle, Url
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from tests.record_strategies import TYPES, encoded, plain_objects, values
 from tests.vector_files import octets
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.records.encoding import from_iso, from_wire, to_iso, to_wire
 from perseid.records.errors import InvalidData
-from perseid.records.times import from_iso, from_wire, to_iso, to_wire
 from perseid.records.value import (
     DEFAULT_PERMISSIONS,
     Permission,

@@ -4,15 +4,13 @@ import json
 
 import pytest
 
-from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.data_types import class_of
 from perseid.records.json_parsing import parse_json
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import values_from_bytes, values_to_bytes
-from perseid.records.server import Interface, Purpose, Server, Transport
-from perseid.records.site import Attribute, HashOption, PrimaryMask, Site
+from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.value import TtlType, Value, ValueRef
-from perseid.records.vlist import ValueList
 from tests.vector_files import Vector, fields, octets, parameters
 
 VECTOR_FILES = ("codec-records.json", "keys/siteinfo.bin", "keys/siteinfo.json")

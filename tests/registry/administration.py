@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.identity import KeyHolder, Proof
 
 TARGET: Final = Handle.parse("12345/x")

@@ -6,8 +6,7 @@ from typing import Final
 
 from perseid.records.key_files import Scheme, write_key_file
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Server
-from perseid.records.site import Site
+from perseid.records.site import Server, Site
 from perseid.registry.config import Config
 from perseid.registry.site_making import json_file
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY

@@ -7,7 +7,7 @@ import pytest
 
 from perseid.ledger.clock import SECOND
 from perseid.names.handle import Handle
-from perseid.records.times import from_iso
+from perseid.records.encoding import from_iso
 from perseid.records.value import Value, ValueRef
 from perseid.registry.about import authority_of, last_change
 from perseid.registry.authority_metadata import AuthorityMetadata, Party

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.admin import AdminPermission
+from perseid.records.admin import AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, demands
 from perseid.registry.authorisation import (
     MAX_GROUP_LEVELS,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
 from perseid.records.admin import Admin
+from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import Record
-from perseid.records.times import from_iso, to_iso
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
 from perseid.registry.authority import FIRST_INDEX, Change, Completed, Known, complete
 from perseid.registry.authority_metadata import AuthorityMetadata, Party, definitions, metadata

@@ -9,7 +9,7 @@ from perseid.ledger import Action, Append, Draft, State
 from perseid.ledger.clock import SECOND
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
-from perseid.records.times import to_iso
+from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation

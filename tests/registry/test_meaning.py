@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perseid.ledger.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
-from perseid.records.location_lists import find_locations
+from perseid.records.locations import find_locations
 from perseid.records.value import Permission, Value
 from perseid.registry.about import authority_of
 from perseid.registry.authority_metadata import AuthorityMetadata, Party

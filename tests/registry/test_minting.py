@@ -20,7 +20,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pattern import Pattern
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.records.times import to_iso
+from perseid.records.encoding import to_iso
 from perseid.records.value import Value, ValueRef
 from perseid.registry import minting
 from perseid.registry.facts import Held, Rules

@@ -17,10 +17,9 @@ from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import policy_name, record_key
 from perseid.names.handle import CaseRule, Handle
-from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
-from perseid.records.times import to_iso
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
+from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation
 from perseid.registry.facts import POLICY_TYPE, Rules

@@ -13,8 +13,8 @@ from perseid.ledger.keys import policy_name, record_key
 from perseid.ledger.reading import Reading
 from perseid.ledger.requests import Append
 from perseid.names.handle import CaseRule
+from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value
-from perseid.records.vlist import ValueList
 from perseid.registry import recent
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.facts import POLICY_TYPE

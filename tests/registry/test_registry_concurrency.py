@@ -16,8 +16,8 @@ from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.keys import homed_name, policy_name, record_key
 from perseid.ledger.requests import Outcome, Request
 from perseid.names.handle import Handle
+from perseid.records.admin import ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.authorisation import Settings
 from perseid.registry.context import Operation
 from perseid.registry.facts import POLICY_TYPE, Rules

@@ -20,9 +20,8 @@ from perseid.ledger import Append
 from perseid.ledger.clock import SECOND
 from perseid.ledger.entry import Action, Draft, State
 from perseid.names.handle import Handle
-from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.context import Operation
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator
 from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.key_files import needs_passphrase
-from perseid.records.server import Purpose, Transport
-from perseid.records.site import Site
+from perseid.records.site import Purpose, Site, Transport
 from perseid.registry import placement, site_making
 from perseid.registry.config import Config
 from perseid.registry.site_files import SiteProblem, identify

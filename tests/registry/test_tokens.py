@@ -21,9 +21,8 @@ from perseid.ledger.requests import Append
 from perseid.ledger.restore import restore
 from perseid.ledger.store import Store
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, past, rewriting, tokens, undoing, units
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened

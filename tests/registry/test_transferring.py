@@ -7,9 +7,8 @@ import pytest
 
 from perseid.ledger import State
 from perseid.names.handle import Handle
-from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry import transferring, units
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity

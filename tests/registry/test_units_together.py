@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry import authorisation, rewriting, transferring, units
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity

@@ -14,12 +14,10 @@ from typing import Any, Final
 from perseid.ledger import Answers, Ledger, Log, Store
 from perseid.ledger.clock import SECOND
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, ValueList
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Transport
-from perseid.records.site import Site
+from perseid.records.site import Site, Transport
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.authorisation import Settings
 from perseid.registry.facts import Rules
 from perseid.registry.operations import Create, Home

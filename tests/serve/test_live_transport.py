@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.records.server import Interface, Purpose, Transport
-from perseid.records.site import Site
+from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import EARLY_REQUEST_ID, LENGTH, MAX_MESSAGE, Envelope

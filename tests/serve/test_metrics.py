@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.installation import Installation
 from perseid.serve.control_counts import ControlCounts, Histogram
 from perseid.serve.counters import Board

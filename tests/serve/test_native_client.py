@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.serve.native import NativeDoor
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode

@@ -10,8 +10,7 @@ from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.server import Purpose, Transport
-from perseid.records.site import MIRROR
+from perseid.records.site import MIRROR, Purpose, Transport
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.identity import Anonymous
 from perseid.registry.operations import Create, Delete, Home

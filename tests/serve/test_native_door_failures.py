@@ -24,7 +24,7 @@ from perseid.ledger.errors import (
     WrongClock,
 )
 from perseid.names.handle import Handle
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.facts import Rules
 from perseid.registry.minting import MustWait

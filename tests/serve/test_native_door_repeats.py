@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Permission
 from perseid.registry.operations import Create
 from perseid.registry.registry import Registry

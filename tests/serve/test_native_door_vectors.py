@@ -16,7 +16,7 @@ import pytest
 
 from perseid.ledger import Append
 from perseid.ledger.entry import Action, Draft, State
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.serve import native_protocol
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.config import Config
 from perseid.serve.native import NativeDoor

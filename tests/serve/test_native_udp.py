@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.serve.handover import MAX_PARCEL, Address, Parcel, pack, unpack
 from perseid.serve.limits import Traffic

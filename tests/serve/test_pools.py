@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.config import Config
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Guess, Kind, Work

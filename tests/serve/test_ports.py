@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.serve import ports
 from perseid.serve.ports import Looked, look
 

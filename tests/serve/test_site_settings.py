@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.server import Transport
-from perseid.records.site import MIRROR, HashOption
+from perseid.records.site import MIRROR, HashOption, Transport
 from perseid.records.value import Value
 from perseid.registry.config import Config
 from perseid.registry.facts import Rules

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.binary import Reader, Writer
+from perseid.records.ciphers import MAX_BITS, MAX_ITERATIONS, MIN_BITS, widened
 from perseid.records.errors import InvalidData
-from perseid.records.pbkdf2 import MAX_BITS, MAX_ITERATIONS, MIN_BITS, widened
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.wire.challenge import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.openenum import OpenEnum
+from perseid.records.encoding import OpenEnum
 from perseid.records.value import TtlType
 from perseid.wire.codes import (
     ASSUMED,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.records.seckey import SecretKey
 from perseid.wire.challenge import check_secret_answer, pbkdf2_mac
 from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, Version

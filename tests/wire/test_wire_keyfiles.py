@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
-from perseid.records.ciphers import BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.ciphers import (
+    ITERATIONS,
+    MAX_BITS,
+    MAX_ITERATIONS,
+    MIN_BITS,
+    BlockCipher,
+    decrypt_blocks,
+    derive,
+    encrypt_blocks,
+    widened,
+)
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.key_files import (
     MAX_FILE,
@@ -19,9 +29,8 @@ from perseid.records.key_files import (
     unprotect,
     write_key_file,
 )
-from perseid.records.pbkdf2 import ITERATIONS, MAX_BITS, MAX_ITERATIONS, MIN_BITS, derive, widened
+from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.seckey import SecretKey
 from tests.wire import section21
 from tests.wire.key_material import DSA_KEY, KEY_FILES, SECRET, private_keys, refused
 from tests.wire.recorded import key_file

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.binary import Reader, Writer
+from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.times import from_wire, to_wire
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.digest import DigestAlgorithm, RequestDigest, algorithm_for

@@ -24,8 +24,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, parse_human
 from perseid.records.errors import InvalidData
-from perseid.records.refs import ref_from_text
-from perseid.records.value import ValueRef
+from perseid.records.value import ValueRef, ref_from_text
 from perseid.registry.context import Operation, over_long
 from perseid.registry.facts import Rules
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perseid.records.server import Server, Transport
+from perseid.records.site import Server, Transport
 from perseid.registry.config import Config
 from perseid.registry.config_http import Listen
 from perseid.registry.installation import KEYS_NAME, InstallationProblem

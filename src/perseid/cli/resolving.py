@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from perseid.ledger.entry import State
+from perseid.records.encoding import to_iso
 from perseid.records.json_form import record_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record
-from perseid.records.times import to_iso
 from perseid.records.value import Value
 from perseid.registry.about import authority_of
 from perseid.registry.aliases import followed

@@ -20,8 +20,8 @@ from struct import Struct, error
 from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
+from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
-from perseid.records.openenum import OpenEnum
 from perseid.records.value import Value
 
 from .keys import record_key

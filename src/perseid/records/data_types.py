@@ -13,20 +13,19 @@ from typing import Final, Protocol, Self, TypeVar
 from perseid.names.characters import fold
 
 from . import types
-from .admin import Admin
+from .admin import Admin, ValueList
 from .binary import MAX_OCTETS
 from .encoding import from_base64, to_base64
 from .errors import InvalidData, RecordMisuse
+from .keys import SecretKey
 from .locations import Locations
 from .namespace import Namespace
 from .public_keys import PublicKey
-from .seckey import SecretKey
 from .signatures import Certificate, RecordSignature
 from .site import Site
 from .text_types import Alias, Description, Email, ServiceHandle, Text, Url
 from .type_definition import Definition
 from .value import Value
-from .vlist import ValueList
 
 BASE64: Final = "base64:"
 """What stands before data that is written in base64 where text is usual."""

@@ -3,15 +3,28 @@
 Wherever JSON must hold octets of unknown kind it says how they are written: `{"format": "base64", "value": "AP8="}`.
 Both alphabets of base64 are read, with and without padding, with line ends; anything else in it is refused,
 where the deployed reader would skip it and lose data without a word.
+
+Times: 64 bits inside, 32 bits on the wire.
+
+An instant is a whole number of seconds since 1970-01-01T00:00:00Z. The wire has its low 32 bits; they are read as
+the instant nearest to now, so that nothing special happens in 2038 or 2106. Zero on the wire means "not set" and
+stays zero.
+
+Enumerations that survive what they have never heard of.
+
+A newer peer may send a code that this version does not know. It must come out as it came in: unknown values
+become members without a name of their own, equal to their number.
 """
 
 import base64
 import binascii
 import re
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import Final, Self
 
 from .binary import MAX_OCTETS
-from .errors import InvalidData
+from .errors import InvalidData, RecordMisuse
 from .json_parsing import JsonObject, a_text, an_object, check_text, member
 
 _UNCLEAN = re.compile(rb"[\x00-\x08\x14-\x1f\x7f]")
@@ -93,3 +106,57 @@ def decode(format_: str, text: str, what: str) -> bytes:
 def _utf8(text: str, what: str) -> bytes:
     check_text(text, what)
     return text.encode("utf-8")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CYCLE = 1 << 32
+_HALF = 1 << 31
+
+
+def to_wire(instant: int) -> int:
+    """The 32 bits that stand for an instant."""
+    return instant % _CYCLE
+
+
+def from_wire(bits: int, now: int) -> int:
+    """The instant nearest to `now` that has these low 32 bits; zero stays zero."""
+    if bits == 0:
+        return 0
+    return now + (bits - now + _HALF) % _CYCLE - _HALF
+
+
+def to_iso(instant: int) -> str:
+    """`2017-07-14T02:40:00Z`."""
+    try:
+        moment = _EPOCH + timedelta(seconds=instant)
+    except OverflowError:
+        raise RecordMisuse(f"{instant} seconds after 1970 lies outside the years 1 to 9999") from None
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def from_iso(text: str) -> int:
+    """Seconds since 1970 of an ISO 8601 time; without a zone it is UTC, and parts of a second are cut off."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidData(f"{text[:40]!r} is not an ISO 8601 time such as 2017-07-14T02:40:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(seconds=1)
+
+
+class OpenEnum(IntEnum):
+    """An IntEnum in which every 32-bit number has a place."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int) or not -0x8000_0000 <= value <= 0xFFFF_FFFF:
+            return None
+        # Not kept anywhere: a peer that counts through all codes must not fill the memory.
+        member = int.__new__(cls, value)
+        member._name_ = f"{cls.__name__}_{value}"
+        member._value_ = value
+        return member
+
+    def __str__(self) -> str:
+        return self.name

@@ -32,7 +32,7 @@ from perseid.names.handle import Handle
 from . import encoding as octets_module
 from . import types
 from .data_types import check_length, data_from_json, interpret
-from .encoding import clean_text, to_base64
+from .encoding import clean_text, from_iso, to_base64, to_iso
 from .errors import InvalidData, RecordMisuse
 from .json_parsing import (
     JsonObject,
@@ -47,10 +47,8 @@ from .json_parsing import (
     write_json,
 )
 from .record import Record
-from .refs import ref_from_json, ref_to_json
 from .site_json import key_for_json
-from .times import from_iso, to_iso
-from .value import DEFAULT_PERMISSIONS, DEFAULT_TTL, MAX_VALUES, Permission, TtlType, Value
+from .value import DEFAULT_PERMISSIONS, DEFAULT_TTL, MAX_VALUES, Permission, TtlType, Value, ref_from_json, ref_to_json
 
 FORMATS: Final = {
     types.HS_ADMIN: "admin",

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from typing import Final
 
 from .binary import Reader, Writer
-from .ciphers import BlockCipher, decrypt_blocks, encrypt_blocks, fits
+from .ciphers import ITERATIONS, BlockCipher, decrypt_blocks, derive, encrypt_blocks, fits, widened
+from .encoding import OpenEnum
 from .errors import InvalidData, RecordMisuse
-from .openenum import OpenEnum
-from .pbkdf2 import ITERATIONS, derive, widened
 from .private_keys import PrivateKey
 
 MAX_FILE: Final = 65_536

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
-from .location_lists import Candidate, Candidates, read_number
-from .locations import Method
+from .locations import Candidate, Candidates, Method, read_number
 
 MAX_NETWORKS: Final = 100
 """Networks of one location that are looked at."""

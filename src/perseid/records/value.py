@@ -10,17 +10,23 @@ The binary form (offsets are relied on by filters that do not decode):
     14  str    type
     …   bytes  data
     …   i32    number of references, then each: str handle, i32 index
+
+Pointers to values in JSON, and where an index and a handle must both be there, in text.
+
+JSON is `{"handle": "0.NA/12345", "index": 300}`; text is `300:0.NA/12345`. For claims and identities, where the
+index may be left out, see `ValueRef.parse`.
 """
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Self
 
 from .binary import Reader, Writer
+from .encoding import OpenEnum, from_wire, to_wire
 from .errors import InvalidData
-from .openenum import OpenEnum
-from .times import from_wire, to_wire
+from .json_parsing import JsonObject, a_number, a_text, an_object, check_text, member
 
 DEFAULT_TTL: Final = 86_400
 """One day: what every deployed tool writes when nobody says otherwise."""
@@ -238,3 +244,27 @@ def permissions_from_text(text: str) -> Permission:
 # Looking a member up is several times faster than making it.
 _PERMISSIONS = [Permission(octet) for octet in range(0x100)]
 _TTL_TYPES = {member.value: member for member in TtlType}
+
+_TEXT = re.compile(r"(-?[0-9]{1,10}):(.*)", re.DOTALL)
+
+
+def ref_from_json(plain: object, what: str) -> ValueRef:
+    """Take the JSON form; the index may be written as text."""
+    members = an_object(plain, what)
+    handle = a_text(member(members, "handle", what), f"the handle of {what}")
+    return ValueRef(a_number(member(members, "index", what), f"the index of {what}"), handle)
+
+
+def ref_to_json(ref: ValueRef) -> JsonObject:
+    """The JSON form."""
+    return {"handle": ref.handle, "index": ref.index}
+
+
+def ref_from_text(text: str) -> ValueRef:
+    """Take `INDEX:HANDLE`, both of which must be written."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise InvalidData(f"{text[:60]!r} is not of the form INDEX:HANDLE, such as 300:0.NA/12345")
+    index = a_number(int(found[1]), "the index")
+    check_text(found[2], "the handle")
+    return ValueRef(index, found[2])

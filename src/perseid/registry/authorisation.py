@@ -21,11 +21,10 @@ from functools import cache, lru_cache
 from typing import Final, Protocol, TypeAlias
 
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.types import HS_VLIST, has_type
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.wire.codes import ResponseCode
 
 from . import demands

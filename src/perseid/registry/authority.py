@@ -22,9 +22,9 @@ from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
+from perseid.records.encoding import from_iso, to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.record import ascending
-from perseid.records.times import from_iso, to_iso
 from perseid.records.value import MAX_VALUES, Value
 
 from .authority_metadata import name_key, of_type, owners_of, read_moment, read_party

@@ -16,10 +16,10 @@ from perseid.ledger.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http, to_path
+from perseid.records.encoding import to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.record import Record, ascending
 from perseid.records.text_types import Text
-from perseid.records.times import to_iso
 from perseid.records.value import Value
 
 from .authority_metadata import metadata

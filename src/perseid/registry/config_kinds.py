@@ -14,7 +14,7 @@ from typing import Any, Final
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.refs import ref_from_text
+from perseid.records.value import ref_from_text
 
 from .policy_text import toml
 

@@ -12,7 +12,7 @@ from typing import Final
 from perseid.ledger.keys import policy_name, record_key
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.times import from_iso
+from perseid.records.encoding import from_iso
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from perseid.names.uri import Reference, to_path
+from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject, write_json
-from perseid.records.times import to_iso
 
 from .authority_metadata import AuthorityMetadata, Party
 from .citing import CREATORS, DESCRIPTIONS, PUBLISHERS, TITLES

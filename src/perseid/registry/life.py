@@ -17,7 +17,7 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
-from perseid.records.times import to_iso
+from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

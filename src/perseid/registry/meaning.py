@@ -33,8 +33,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri, to_http
 from perseid.records.errors import InvalidData
-from perseid.records.location_lists import MAX_HREF, Candidate, expand, find_locations
-from perseid.records.locations import Location, Locations
+from perseid.records.locations import MAX_HREF, Candidate, Location, Locations, expand, find_locations
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value

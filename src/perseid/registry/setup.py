@@ -15,10 +15,9 @@ from dataclasses import replace
 from typing import Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, ValueList
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.records.vlist import ValueList
 
 from .founding import MakeNamespace
 from .identity import Identity

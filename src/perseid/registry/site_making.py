@@ -30,8 +30,7 @@ from perseid.ledger.directory import sync_directory
 from perseid.records.key_files import write_key_file
 from perseid.records.private_keys import PrivateKey, RsaPrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.records.server import Interface, Purpose, Server, Transport
-from perseid.records.site import Attribute, PrimaryMask, Site
+from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.header import UNKNOWN_SERIAL
 
 from .certificates import make as make_certificate

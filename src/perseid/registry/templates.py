@@ -21,8 +21,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
 from perseid.records.record import ascending
-from perseid.records.template_checks import check_templates
-from perseid.records.templates import Subject, TemplateTooCostly, divide, evaluate
+from perseid.records.templates import Subject, TemplateTooCostly, check_templates, divide, evaluate
 from perseid.records.types import HS_NAMESPACE
 from perseid.records.value import Value, ValueRef
 from perseid.wire.codes import ResponseCode

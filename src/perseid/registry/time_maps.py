@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
+from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject, write_json
-from perseid.records.times import to_iso
 from perseid.wire.codes import ResponseCode
 
 from .context import not_found

@@ -28,7 +28,7 @@ import uvloop
 
 from perseid.ledger.errors import LedgerError
 from perseid.records.errors import InvalidData
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.certificates import CertificateProblem
 from perseid.registry.config import Config, InvalidConfig
 from perseid.registry.facts import Rules

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 
 DURATIONS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000)

@@ -20,8 +20,7 @@ from typing import Final
 
 from perseid.names.errors import quoted
 from perseid.records.errors import InvalidData
-from perseid.records.server import Purpose, Transport
-from perseid.records.site import Site
+from perseid.records.site import Purpose, Site, Transport
 from perseid.records.value import Value
 from perseid.registry.identity import Anonymous, KeyHolder
 from perseid.registry.registry import Registry

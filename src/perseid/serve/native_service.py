@@ -10,7 +10,7 @@ from contextlib import aclosing
 from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply

@@ -12,7 +12,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame, FrameReader

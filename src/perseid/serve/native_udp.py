@@ -9,7 +9,7 @@ import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.wire import envelope as envelope_module
 from perseid.wire.codes import ResponseCode
 from perseid.wire.envelope import Envelope

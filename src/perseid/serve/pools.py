@@ -25,7 +25,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.config import Config
 
 from .budgets import LEVEL_TIMES, Budgets, Source

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 
 PROC: Final = Path("/proc")
 """Where Linux tells about processes and sockets (proc_net(5), proc_pid_fd(5))."""

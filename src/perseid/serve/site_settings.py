@@ -14,8 +14,7 @@ from pathlib import Path
 
 from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Transport
-from perseid.records.site import Site
+from perseid.records.site import Site, Transport
 from perseid.registry.config import Config
 from perseid.registry.policy import PROFILES
 from perseid.registry.site_files import identify

@@ -102,7 +102,7 @@ def _advice(setting: str, host: str, port: int, error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return f"correct the address, or {another}"
     # Only whoever cannot serve needs it, and the supervisor that can stays in memory.
-    from perseid.records.server import Transport  # noqa: PLC0415
+    from perseid.records.site import Transport  # noqa: PLC0415
 
     from .ports import look  # noqa: PLC0415
 

@@ -19,8 +19,8 @@ import hmac
 from typing import Final
 
 from perseid.records.binary import Reader, Writer
+from perseid.records.ciphers import ITERATIONS, derive, widened
 from perseid.records.errors import InvalidData
-from perseid.records.pbkdf2 import ITERATIONS, derive, widened
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 

@@ -15,8 +15,8 @@ message is therefore refused in one sentence whatever is wrong with it.
 from collections.abc import Callable
 
 from perseid.records.ciphers import UNDECIPHERABLE, BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
-from perseid.records.openenum import OpenEnum
 
 from .codes import Version
 from .errors import LocalProtocolError

@@ -6,7 +6,7 @@ Codes that nobody knows survive (`OpenEnum`): they are answered or shown, never 
 from enum import IntFlag
 from typing import Final, NamedTuple, Self, cast
 
-from perseid.records.openenum import OpenEnum
+from perseid.records.encoding import OpenEnum
 
 
 class OpCode(OpenEnum):

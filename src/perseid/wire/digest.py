@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
-from perseid.records.openenum import OpenEnum
+from perseid.records.encoding import OpenEnum
 
 from .codes import Version
 

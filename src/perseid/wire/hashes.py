@@ -11,8 +11,8 @@ import hmac
 import re
 from typing import Final
 
+from perseid.records.encoding import OpenEnum
 from perseid.records.errors import RecordMisuse
-from perseid.records.openenum import OpenEnum
 from perseid.records.private_keys import DsaPrivateKey, PrivateKey
 
 from .codes import Version

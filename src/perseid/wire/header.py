@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Self
 
+from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData
-from perseid.records.times import from_wire, to_wire
 
 from .codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, response_code_from_wire, response_code_to_wire
 

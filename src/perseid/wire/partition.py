@@ -12,7 +12,7 @@ abs() overflows in the reference code and the modulus is negative; map it to any
 import hashlib
 from typing import Final
 
-from perseid.records.openenum import OpenEnum
+from perseid.records.encoding import OpenEnum
 
 from .errors import LocalProtocolError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from perseid.records.binary import Reader, Writer
-from perseid.records.openenum import OpenEnum
+from perseid.records.encoding import OpenEnum
 from perseid.records.value import Value, read_values, write_values
 
 from .codes import OpCode, Version

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final
 
 from perseid.records.binary import Writer
-from perseid.records.pbkdf2 import MAX_ITERATIONS
+from perseid.records.ciphers import MAX_ITERATIONS
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.hashes import Algorithm

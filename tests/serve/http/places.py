@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Transport
-from perseid.records.site import Site
+from perseid.records.site import Site, Transport
 from perseid.registry.facts import Rules
 from perseid.registry.installation import Installation
 from perseid.registry.policy import PROFILES

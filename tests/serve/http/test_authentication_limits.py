@@ -10,7 +10,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.config import Config
 from perseid.registry.operations import Create
 from perseid.serve.http import judging

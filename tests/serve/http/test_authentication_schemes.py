@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perseid.records.ciphers import widened
 from perseid.records.encoding import to_base64
-from perseid.records.pbkdf2 import widened
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof

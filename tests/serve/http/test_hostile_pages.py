@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.records.vlist import ValueList
 from perseid.registry.life import Tombstone
 from perseid.serve.http.messages import Response, is_header_text
 from perseid.serve.http.negotiation import RECORD_FORMS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.config import Config
 from perseid.registry.operations import Create

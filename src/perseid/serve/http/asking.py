@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Transport
-from perseid.records.site import Site
+from perseid.records.site import Site, Transport
 from perseid.registry.registry import Registry
 from perseid.serve.budgets import Budget
 from perseid.serve.http.v1.state import ApiState

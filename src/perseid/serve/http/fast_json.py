@@ -11,8 +11,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
+from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
-from perseid.records.times import from_wire, to_iso
 from perseid.records.value import DEFAULT_PERMISSIONS, TtlType, Value
 
 from .json_answers import encoded

@@ -18,8 +18,8 @@ import hmac
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from perseid.records.ciphers import derive, widened
 from perseid.records.errors import InvalidData
-from perseid.records.pbkdf2 import derive, widened
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_SECKEY

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from perseid.records.ciphers import MAX_BITS, MIN_BITS
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
-from perseid.records.pbkdf2 import MAX_BITS, MIN_BITS
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import ValueRef
 from perseid.registry.identity import Proof

@@ -12,7 +12,7 @@ counted apart (`of_own`). Whoever asks in the name of another server can then lo
 from dataclasses import dataclass
 from typing import Protocol
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.serve.native_steps import Guess
 from perseid.serve.pools import Pools
 

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.location_lists import Candidate, Candidates, expand
-from perseid.records.locations import Location, Locations
+from perseid.records.locations import Candidate, Candidates, Location, Locations, expand
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value

@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 from perseid.names.characters import fold
 from perseid.records.data_types import interpret
 from perseid.records.json_parsing import JsonObject, write_json
-from perseid.records.location_lists import Candidate, Candidates
+from perseid.records.locations import Candidate, Candidates
 from perseid.records.types import LOCATIONS, URL, has_type
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

@@ -25,7 +25,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import QUERY_SAFE, Reference
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
-from perseid.records.location_lists import Candidates, find_locations
+from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, Status
 from perseid.records.record import Record, ascending
 from perseid.records.text_types import Alias

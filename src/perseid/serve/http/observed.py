@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 from time import perf_counter_ns
 from typing import Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.serve.access import AccessLog, Exchange
 from perseid.serve.control_counts import ControlCounts
 from perseid.wire.codes import ResponseCode

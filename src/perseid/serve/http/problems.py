@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.names.uri import Reference, to_path
+from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject
-from perseid.records.times import to_iso
 from perseid.registry.memento import Around, Memento
 from perseid.registry.results import Referred
 from perseid.registry.suggesting import Standing, Suggestion, Suggestions

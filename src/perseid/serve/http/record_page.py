@@ -15,14 +15,12 @@ from perseid.ledger.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, to_http, to_path
-from perseid.records.admin import Admin, AdminPermission
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
-from perseid.records.encoding import clean_text
+from perseid.records.encoding import clean_text, to_iso
 from perseid.records.text_types import Alias, Email, ServiceHandle
-from perseid.records.times import to_iso
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, has_type
 from perseid.records.value import Value
-from perseid.records.vlist import ValueList
 from perseid.registry.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.memento import Around, Memento
 

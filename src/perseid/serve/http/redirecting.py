@@ -14,7 +14,7 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.location_choice import Address, Chosen, Wishes, choose
-from perseid.records.location_lists import Candidate, Candidates
+from perseid.records.locations import Candidate, Candidates
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
 

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from perseid.records.location_choice import read_address, read_wish
-from perseid.records.location_lists import Candidates
+from perseid.records.locations import Candidates
 from perseid.registry.memento import Around
 from perseid.registry.results import Refused
 from perseid.serve.native_steps import Kind

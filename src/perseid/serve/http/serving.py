@@ -20,7 +20,7 @@ from OpenSSL import SSL
 
 from perseid.ledger.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.registry.certificates import CertificateProblem, find_or_make
 from perseid.registry.config import Config
 from perseid.registry.config_http import Listen

@@ -13,7 +13,7 @@ from typing import Final
 from markupsafe import Markup
 
 from perseid.names.uri import Reference
-from perseid.records.location_lists import Candidate
+from perseid.records.locations import Candidate
 from perseid.registry.json_ld import as_json_ld
 from perseid.registry.links import MAX_HEADER_OCTETS, Link, header_values
 from perseid.registry.meaning import ABOUT_PAGE, Described, links

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records.times import to_iso
+from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ALIAS
 from perseid.registry import eras
 from perseid.registry.context import Context

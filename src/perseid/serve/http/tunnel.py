@@ -9,7 +9,7 @@ or compressed. A list of names has several messages; they follow each other in o
 from contextlib import aclosing
 from typing import Final
 
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.wire import envelope
 from perseid.wire.codes import ResponseCode
 from perseid.wire.envelope import Envelope

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.server import Transport
+from perseid.records.site import Transport
 from perseid.records.value import ValueRef
 from perseid.registry.config import Config
 from perseid.registry.identity import KeyHolder, Proof

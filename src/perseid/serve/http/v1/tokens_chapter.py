@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from perseid.records.times import to_iso
+from perseid.records.encoding import to_iso
 from perseid.registry import tokens
 from perseid.registry.operations import require_identity
 from perseid.registry.scopes import MAX_NAMESPACES, WORDS, InvalidScope, Scope, Word

@@ -17,9 +17,8 @@ from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.json_parsing import kind
-from perseid.records.refs import ref_from_text
 from perseid.records.types import HS_SECKEY, has_type
-from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
+from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef, ref_from_text
 from perseid.registry.given import Given as GivenValue
 from perseid.registry.given import Ttl
 
