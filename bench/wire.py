@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perseid.records.key_files import read_key_file
 from perseid.records.value import Value
-from perseid.wire.challenge import answer_with_secret, check_secret_answer
+from perseid.wire.challenges import answer_with_secret, check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode

@@ -15,14 +15,14 @@ from perseid.records.key_files import is_private_key_file, needs_passphrase, rea
 from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
-from perseid.wire.challenge import check_key_answer, check_secret_answer
+from perseid.wire.challenges import check_key_answer, check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.codes import OpCode, Version
 from perseid.wire.credentials import verify_mac, verify_signature
 from perseid.wire.envelope import LENGTH, Envelope
-from perseid.wire.exchange import derive_session_key, make_key_pair, shared_secret
 from perseid.wire.hashes import algorithm_named
 from perseid.wire.header import Header
+from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
 from perseid.wire.message import Credential, Message
 from perseid.wire.partition import server_for
 

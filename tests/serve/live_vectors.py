@@ -21,17 +21,17 @@ from perseid.records.public_keys import DhPublicKey
 from perseid.registry.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create
 from perseid.registry.site_files import SERVER_KEY as SERVER_KEY_FILE
 from perseid.registry.site_files import SITE_BINARY
-from perseid.wire.challenge import answer_with_key, answer_with_secret
+from perseid.wire.challenges import answer_with_key, answer_with_secret
 from perseid.wire.cipher import Cipher
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode
 from perseid.wire.credentials import add_mac, verify_mac, verify_signature
 from perseid.wire.digest import RequestDigest
 from perseid.wire.envelope import LENGTH, Envelope
-from perseid.wire.exchange import derive_session_key, shared_secret
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.header import LIFETIME
+from perseid.wire.key_exchange import derive_session_key, shared_secret
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeAnswer, ExchangeMode, SessionSetup, write_request
 from perseid.wire.responses import Challenge, Names, SessionReady, read_response

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseid.records.value import Value
-from perseid.wire.challenge import answer_with_secret
+from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.envelope import Envelope
 from perseid.wire.requests import Resolve, Values, VerifyChallenge

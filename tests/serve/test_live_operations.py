@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
-from perseid.wire.challenge import answer_with_secret
+from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.envelope import EARLY_REQUEST_ID
 from perseid.wire.errors import RemoteProtocolError

@@ -19,7 +19,7 @@ from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.serve.native import DoorSettings, NativeDoor
 from perseid.serve.native_steps import Guess, Kind, Work
-from perseid.wire.challenge import answer_with_secret
+from perseid.wire.challenges import answer_with_secret
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.errors import RemoteProtocolError

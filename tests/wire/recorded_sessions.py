@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from perseid.records.public_keys import DhPublicKey
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, OpCode
-from perseid.wire.exchange import DhKeyPair
 from perseid.wire.framing import Frame
+from perseid.wire.key_exchange import DhKeyPair
 from perseid.wire.message import Message
 from perseid.wire.requests import SessionSetup
 from perseid.wire.responses import SessionReady, read_response

@@ -11,7 +11,7 @@ from perseid.records.ciphers import MAX_BITS, MAX_ITERATIONS, MIN_BITS, widened
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.wire.challenge import (
+from perseid.wire.challenges import (
     SALT_LENGTH,
     answer_with_key,
     answer_with_secret,

@@ -11,7 +11,7 @@ from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.wire.challenge import check_secret_answer, pbkdf2_mac
+from perseid.wire.challenges import check_secret_answer, pbkdf2_mac
 from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, Version
 from perseid.wire.credentials import add_mac, sign, signature_input, verify_mac, verify_signature

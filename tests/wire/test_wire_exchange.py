@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
-from perseid.wire import exchange
+from perseid.wire import key_exchange
 from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, Version
-from perseid.wire.exchange import (
+from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
     EXPONENT_OCTETS,
     DhKeyPair,
@@ -128,7 +128,7 @@ def test_the_library_serves_the_groups_that_it_knows(prime: int, monkeypatch: py
     begun = time.perf_counter()
     by_library = library_power(mine, theirs.public)
     assert time.perf_counter() - begun < 1, "the library tests this prime, which it should know"
-    monkeypatch.setattr(exchange, "plain_power", None)
+    monkeypatch.setattr(key_exchange, "plain_power", None)
     assert shared_secret(mine, theirs.public) == by_library
     monkeypatch.undo()
     assert plain_power(theirs, mine.public) == by_library
@@ -138,8 +138,8 @@ def test_without_the_library_everything_goes_on(monkeypatch: pytest.MonkeyPatch)
     group = (NAMED_PRIMES[1], 2)
     mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
     expected = shared_secret(mine, theirs.public)
-    monkeypatch.setattr(exchange, "LIBRARY_HAS_DH", False)
-    monkeypatch.setattr(exchange, "library_power", None)
+    monkeypatch.setattr(key_exchange, "LIBRARY_HAS_DH", False)
+    monkeypatch.setattr(key_exchange, "library_power", None)
     assert shared_secret(mine, theirs.public) == expected
 
 

@@ -15,9 +15,9 @@ from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseC
 from perseid.wire.credentials import sign
 from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import LocalProtocolError, RemoteProtocolError
-from perseid.wire.exchange import DEFAULT_GROUP, make_key_pair
 from perseid.wire.framing import Frame
 from perseid.wire.header import LIFETIME, Header
+from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeAnswer, ExchangeMode, Name, Resolve, SessionSetup, write_request
 from perseid.wire.responses import Empty, Failure, Resolved, SessionReady, read_response

@@ -28,7 +28,7 @@ from perseid.records.public_keys import (
     RsaPublicKey,
 )
 from perseid.wire.cipher import Cipher
-from perseid.wire.exchange import DhKeyPair, derive_session_key, library_power, plain_power, shared_secret
+from perseid.wire.key_exchange import DhKeyPair, derive_session_key, library_power, plain_power, shared_secret
 from tests.wire import section21
 from tests.wire.key_material import (
     DSA_KEY,

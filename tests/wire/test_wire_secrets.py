@@ -9,9 +9,9 @@ from perseid.wire.cipher import Cipher
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import Envelope
-from perseid.wire.exchange import DEFAULT_GROUP, make_key_pair
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.header import Header
+from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
 from perseid.wire.message import Message
 from perseid.wire.requests import Values
 from perseid.wire.responses import Opaque, Referral, Resolved

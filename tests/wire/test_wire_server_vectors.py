@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from perseid.wire import server as server_module
-from perseid.wire.challenge import check_secret_answer
+from perseid.wire.challenges import check_secret_answer
 from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import verify_signature

@@ -10,7 +10,7 @@ from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import OpCode
 from perseid.wire.credentials import add_mac, verify_mac
 from perseid.wire.digest import RequestDigest
-from perseid.wire.exchange import (
+from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
     DhKeyPair,
     decrypt_session_key,

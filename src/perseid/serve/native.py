@@ -25,7 +25,7 @@ from perseid.records.value import Value
 from perseid.registry.identity import Anonymous, KeyHolder
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.wire.challenge import check_secret_answer
+from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.envelope import Envelope
 from perseid.wire.errors import RemoteProtocolError

@@ -17,8 +17,8 @@ from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign
 from perseid.wire.envelope import MAX_MESSAGE
 from perseid.wire.errors import LocalProtocolError
-from perseid.wire.exchange import derive_session_key, make_key_pair, shared_secret
 from perseid.wire.framing import Frame
+from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
 from perseid.wire.message import MAX_CREDENTIAL, Message
 from perseid.wire.requests import ExchangeMode, SessionSetup
 from perseid.wire.responses import Failure, SessionReady

@@ -13,7 +13,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
-from .challenge import SALT_LENGTH, answer_with_key, answer_with_secret
+from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
 from .cipher import Cipher
 from .codes import (
     ASSUMED,
@@ -30,9 +30,9 @@ from .credentials import verify_signature
 from .digest import RequestDigest
 from .envelope import EARLY_REQUEST_ID, Envelope
 from .errors import LocalProtocolError, RemoteProtocolError
-from .exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret
 from .framing import Frame
 from .header import LIFETIME, UNKNOWN_SERIAL, Header
+from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret
 from .message import Message
 from .requests import (
     ANONYMOUS_INDEX,

@@ -20,16 +20,16 @@ from perseid.records.value import Value
 
 from . import fragments
 from . import header as header_module
-from .challenge import check_key_answer, check_secret_answer
+from .challenges import check_key_answer, check_secret_answer
 from .cipher import Cipher
 from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
 from .credentials import sign
 from .digest import RequestDigest
 from .envelope import EARLY_REQUEST_ID, MAX_MESSAGE, Envelope
 from .errors import LocalProtocolError, RemoteProtocolError
-from .exchange import derive_session_key, make_key_pair, shared_secret
 from .framing import Frame
 from .header import LIFETIME, UNKNOWN_SERIAL, Header
+from .key_exchange import derive_session_key, make_key_pair, shared_secret
 from .message import Message
 from .pending import NONCE_LENGTH, Pending, PendingTable
 from .requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, SessionSetup
