@@ -17,9 +17,7 @@ from perseid.records.value import Value
 from perseid.serve.answering import Answerer, Settings, packets
 from perseid.serve.counters import Board
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, Version
-from perseid.wire.envelope import Envelope
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Resolve, write_request
 
 RECORDS = 20_000

@@ -8,7 +8,6 @@ from pathlib import Path
 from perseid.records.key_files import read_key_file
 from perseid.records.value import Value
 from perseid.wire.challenges import answer_with_secret, check_secret_answer
-from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import add_mac, sign, verify_mac, verify_signature
@@ -17,6 +16,7 @@ from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.requests import Name, Resolve
 from perseid.wire.responses import NAMES_PER_LIST, Names, Resolved
 from perseid.wire.server import Reply, Request, Server, ServerSettings
+from perseid.wire.sessions import Cipher, decrypt, encrypt
 
 NOW = 1_794_724_100
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"

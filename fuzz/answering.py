@@ -13,9 +13,7 @@ from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from perseid.serve.answering import MAX_PACKETS, Answerer, Settings, packets
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Resolve, write_request
 from perseid.wire.responses import read_response
 

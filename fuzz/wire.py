@@ -15,21 +15,18 @@ from typing import Final
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.key_files import read_key_file
-from perseid.wire import envelope as envelope_module
-from perseid.wire import header as header_module
-from perseid.wire.cipher import Cipher
+from perseid.wire import message as envelope_module
+from perseid.wire import message as header_module
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import MAX_OCTETS, MAX_SOURCE_OCTETS, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
-from perseid.wire.header import Header
-from perseid.wire.message import Credential, Message
+from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.requests import REQUESTS, Name, Resolve, VerifyChallenge, write_request
 from perseid.wire.responses import Challenge, Failure, SessionReady, read_response, write_response
 from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session
 
 VECTORS: Final = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 NOW: Final = 1_794_724_100
@@ -56,8 +53,8 @@ def fuzz_message(data: bytes) -> None:
     with suppress(InvalidData):
         envelope = Envelope.from_bytes(data)
         if data[2] & 0x03 and not data[2] & 0x1C:
-            _require(envelope.to_bytes() == data[: envelope_module.LENGTH], "an envelope has one form")
-        payload = data[envelope_module.LENGTH :]
+            _require(envelope.to_bytes() == data[: envelope_module.ENVELOPE_LENGTH], "an envelope has one form")
+        payload = data[envelope_module.ENVELOPE_LENGTH :]
         message = Message.from_bytes(envelope, payload, NOW)
         _require(payload.startswith(message.octets), "header and body are kept as they came")
         written = message.payload()
@@ -233,7 +230,7 @@ def _addressed(frame: Frame, request: Message) -> Frame:
 
 
 def _variants(frame: Frame, session: Session, how: int) -> Iterator[Frame]:
-    if how == 0 or len(frame.payload) < header_module.LENGTH:
+    if how == 0 or len(frame.payload) < header_module.HEADER_LENGTH:
         yield frame
         return
     try:
@@ -281,8 +278,8 @@ def _recorded() -> Iterator[bytes]:
 
 def _seeds(target: str, octets: bytes) -> Iterator[bytes]:
     """A recorded message in the form in which a target takes it."""
-    payload = octets[envelope_module.LENGTH :]
-    body = payload[header_module.LENGTH :]
+    payload = octets[envelope_module.ENVELOPE_LENGTH :]
+    body = payload[header_module.HEADER_LENGTH :]
     opcode = OpCode(int.from_bytes(payload[:4], "big"))
     match target:
         case "message":

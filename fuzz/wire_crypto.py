@@ -16,15 +16,12 @@ from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from perseid.wire.challenges import check_key_answer, check_secret_answer
-from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.codes import OpCode, Version
-from perseid.wire.credentials import verify_mac, verify_signature
-from perseid.wire.envelope import LENGTH, Envelope
-from perseid.wire.hashes import algorithm_named
-from perseid.wire.header import Header
+from perseid.wire.credentials import algorithm_named, verify_mac, verify_signature
 from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
-from perseid.wire.message import Credential, Message
+from perseid.wire.message import ENVELOPE_LENGTH, Credential, Envelope, Header, Message
 from perseid.wire.partition import server_for
+from perseid.wire.sessions import Cipher, decrypt
 
 _NOW = 1_794_724_100
 _SECRET = b"opensesame-secret-2641"
@@ -109,7 +106,7 @@ def fuzz_credential(data: bytes) -> None:
     with suppress(InvalidData):
         envelope = Envelope.from_bytes(data)
         message = Message.build(envelope, Header(OpCode.RESOLUTION), b"body")
-        credential = Credential.from_bytes(data[LENGTH:])
+        credential = Credential.from_bytes(data[ENVELOPE_LENGTH:])
         algorithm_named(credential.algorithm)
         signed = message.with_credential(credential)
         if verify_mac(signed, _MAC_KEY) or verify_signature(signed, _RSA) or verify_signature(signed, _DSA):

@@ -18,9 +18,7 @@ import uvloop
 
 from bench.serving.installations import FORMAT, ROOT, three_values
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.responses import Resolved, write_response
 
 UDP: Final = "udp"

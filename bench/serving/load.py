@@ -22,9 +22,7 @@ from typing import Final
 
 from bench.serving import orders
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
-from perseid.wire.header import LIFETIME, Header
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, LIFETIME, Envelope, Header, Message
 from perseid.wire.requests import Resolve, write_request
 
 UDP: Final = "udp"
@@ -225,7 +223,7 @@ class Generator:
             return
         received = line.buffer + received
         while _is_whole(received):
-            end = LENGTH + int.from_bytes(received[_LENGTH], "big")
+            end = ENVELOPE_LENGTH + int.from_bytes(received[_LENGTH], "big")
             self._check(line, received[_ID], received[_CODE])
             received = received[end:]
             self._ask(line, 1, now)
@@ -234,7 +232,9 @@ class Generator:
 
 def _is_whole(received: bytes) -> bool:
     """Whether there is a whole message at the front."""
-    return len(received) >= LENGTH and len(received) >= LENGTH + int.from_bytes(received[_LENGTH], "big")
+    return len(received) >= ENVELOPE_LENGTH and len(received) >= ENVELOPE_LENGTH + int.from_bytes(
+        received[_LENGTH], "big"
+    )
 
 
 def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:

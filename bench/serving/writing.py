@@ -19,7 +19,7 @@ from typing import Final
 from bench.serving import orders
 from bench.serving.installations import PREFIX, Filled, three_values
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.envelope import LENGTH
+from perseid.wire.message import ENVELOPE_LENGTH
 from perseid.wire.requests import Values
 from tests.serve.native_client import NativeClient, Via
 
@@ -115,7 +115,7 @@ def _sent(client: NativeClient, made: list[tuple[str, bytes]]) -> Iterator[tuple
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.sendall(request)
         answer = stream.recv(_RECEIVED)
-        while len(answer) < LENGTH or len(answer) < LENGTH + int.from_bytes(answer[_LENGTH], "big"):
+        while len(answer) < ENVELOPE_LENGTH or len(answer) < ENVELOPE_LENGTH + int.from_bytes(answer[_LENGTH], "big"):
             more = stream.recv(_RECEIVED)
             if not more:
                 raise ConnectionError("the server ended the connection before its answer")

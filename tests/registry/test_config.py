@@ -31,8 +31,8 @@ from perseid.registry.config_keys import (
 from perseid.registry.config_kinds import masked
 from perseid.registry.config_limits import LIMITS
 from perseid.registry.policy_text import toml
-from perseid.wire.cipher import Cipher
 from perseid.wire.server import ServerSettings
+from perseid.wire.sessions import Cipher
 
 MANUAL = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 SECRET = "correct-horse"

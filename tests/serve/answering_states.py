@@ -17,12 +17,10 @@ from perseid.registry.registry import Registry
 from perseid.registry.resolving import Query
 from perseid.registry.results import Referred, Refused
 from perseid.serve.answering import WRONG_SERVER, Answerer, Settings
-from perseid.wire import envelope as envelope_module
+from perseid.wire import message as envelope_module
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import Envelope
 from perseid.wire.framing import Frame
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.partition import server_for
 from perseid.wire.requests import Resolve, write_request
 from perseid.wire.responses import Failure, Referral, Resolved
@@ -62,7 +60,7 @@ class Asked:
         header = Header(self.opcode, flags=OpFlag(self.flags), recursion=self.recursion, expires=NOW)
         envelope = Envelope(self.version, self.suggested or Version(0, 0), self.session_id, self.request_id)
         octets = bytearray(Message.build(envelope, header, body).to_bytes()[:-4] + self.credential)
-        octets[16:20] = (len(octets) - envelope_module.LENGTH).to_bytes(4, "big")
+        octets[16:20] = (len(octets) - envelope_module.ENVELOPE_LENGTH).to_bytes(4, "big")
         return bytes(octets)
 
 
@@ -119,7 +117,7 @@ class World:
 
     def slowly(self, datagram: bytes) -> tuple[ResponseCode | None, bytes]:
         """What the server and the registry answer together, and its code; None for what is answered before that."""
-        frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.LENGTH :])
+        frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
         received = self.server.receive(frame, self.now)
         if isinstance(received, Reply):
             return None, received.to_stream()

@@ -32,8 +32,8 @@ from perseid.registry.registry import Registry
 from perseid.registry.setup import make_root
 from perseid.wire.client import Answer
 from perseid.wire.codes import OpCode, OpFlag
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import packet_count
+from perseid.wire.message import Envelope
 from perseid.wire.requests import Name
 from perseid.wire.responses import Resolved
 from tests.serve.native_client import Address, NativeClient, Serving, Via

@@ -22,20 +22,16 @@ from perseid.registry.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAM
 from perseid.registry.site_files import SERVER_KEY as SERVER_KEY_FILE
 from perseid.registry.site_files import SITE_BINARY
 from perseid.wire.challenges import answer_with_key, answer_with_secret
-from perseid.wire.cipher import Cipher
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode
-from perseid.wire.credentials import add_mac, verify_mac, verify_signature
-from perseid.wire.digest import RequestDigest
-from perseid.wire.envelope import LENGTH, Envelope
+from perseid.wire.credentials import RequestDigest, add_mac, verify_mac, verify_signature
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
-from perseid.wire.header import LIFETIME
 from perseid.wire.key_exchange import derive_session_key, shared_secret
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, LIFETIME, Envelope, Message
 from perseid.wire.requests import ChallengeAnswer, ExchangeMode, SessionSetup, write_request
 from perseid.wire.responses import Challenge, Names, SessionReady, read_response
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session
 from tests.ledger.ledgers import SIGNER
 from tests.serve.live_servers import PATIENCE, answers_before_a_signed_one, over_udp
 from tests.serve.native_doors import MADE, PREFIX, PROOFS, RECORDS, SERVER_ADMINS, Clock, recorded_folder
@@ -144,7 +140,7 @@ def over_tcp(address: Address, octets: bytes) -> bytes:
     """Send octets, and give everything that comes back until the server closes the connection."""
     with socket.create_connection(address, PATIENCE) as stream:
         stream.sendall(octets)
-        if len(octets) < LENGTH:
+        if len(octets) < ENVELOPE_LENGTH:
             stream.shutdown(socket.SHUT_WR)  # or the server would wait for the rest
         return b"".join(iter(lambda: stream.recv(65_536), b""))
 

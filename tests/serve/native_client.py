@@ -26,10 +26,9 @@ from perseid.records.site import Site
 from perseid.records.value import Value, ValueRef
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, default_flags
-from perseid.wire.envelope import EARLY_REQUEST_ID, LENGTH, Envelope
 from perseid.wire.fragments import MAX_PACKET, Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import Message
+from perseid.wire.message import EARLY_REQUEST_ID, ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import Name, RemoveValues, RequestBody, Resolve, Values
 from perseid.wire.responses import Names, SiteInfo
 from perseid.wire.sessions import Identity, Session
@@ -308,7 +307,7 @@ def _whole_message(unfinished: Reassembler, packet: bytes) -> Frame | None:
     assert len(packet) <= MAX_PACKET, f"a packet of {len(packet)} octets"
     envelope = Envelope.from_bytes(packet)
     if packet_count(envelope.length) == 1:
-        return Frame(envelope, packet[LENGTH:])
+        return Frame(envelope, packet[ENVELOPE_LENGTH:])
     found = unfinished.receive("server", packet, time.monotonic())
     return None if found is None else Frame(*found)
 

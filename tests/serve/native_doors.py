@@ -27,10 +27,9 @@ from perseid.serve.native_protocol import NativeServer
 from perseid.serve.native_steps import Served
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import Reassembler, split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import RequestBody
 from perseid.wire.responses import Failure
 from perseid.wire.server import ServerSettings
@@ -156,7 +155,7 @@ class Visitor:
     def _over_udp(self, frame: Frame) -> list[Frame]:
         packets = split(frame.envelope, frame.payload, request=True)
         there, back = Reassembler(), Reassembler()
-        whole: tuple[Envelope, bytes] | None = (Envelope.from_bytes(packets[0]), packets[0][LENGTH:])
+        whole: tuple[Envelope, bytes] | None = (Envelope.from_bytes(packets[0]), packets[0][ENVELOPE_LENGTH:])
         if len(packets) > 1:
             *_, whole = [there.receive(self.source, packet, self.now) for packet in packets]
         assert whole is not None

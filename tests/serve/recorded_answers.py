@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from perseid.wire.envelope import Envelope
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Message
 from tests.wire.describe import describe_envelope, describe_message, describe_packets
 from tests.wire.recorded import Field
 

@@ -13,7 +13,7 @@ import pytest
 from perseid.records.value import Value
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_flags
-from perseid.wire.envelope import Envelope
+from perseid.wire.message import Envelope
 from perseid.wire.requests import Resolve, Values, VerifyChallenge
 from perseid.wire.responses import Verified
 from tests.serve.faults.machine import eventually, memory, processes

@@ -14,9 +14,8 @@ from perseid.ledger.errors import Damaged, NewerFormat
 from perseid.serve.answering import MAX_LEVELS, MAX_PACKETS, Answerer, Settings, packets
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import PACKET_PAYLOAD, split
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import Failure, Referral, Resolved, read_response
 from tests.serve.answering_states import NOW, Asked, Kept, World, governed, homed, value, world

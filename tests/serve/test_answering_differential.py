@@ -28,8 +28,8 @@ from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.facts import Held
 from perseid.serve.answering import MAX_LEVELS, MAX_PACKETS, Settings, packets
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import PACKET_PAYLOAD, split
+from perseid.wire.message import Envelope
 from tests.serve.answering_states import NOW, Asked, Kept, World, governed, homed, value, world
 
 CORDRA = "0123456789ABCDEF0123456789ABCDEF"

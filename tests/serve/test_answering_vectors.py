@@ -11,8 +11,7 @@ import pytest
 from perseid.ledger.entry import State
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.serve.answering import packets
-from perseid.wire.header import LIFETIME
-from perseid.wire.message import Message
+from perseid.wire.message import LIFETIME, Message
 from perseid.wire.responses import Resolved, read_response
 from tests.serve.answering_states import Kept, World, homed, world
 from tests.wire.recorded import NOW, Vector, exchanges, frames_of, key_file, load

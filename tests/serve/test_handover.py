@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from perseid.serve.handover import MAX_PARCEL, Address, Parcel, is_answer, pack, unpack
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import MAX_PACKET, split
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from tests.wire.recorded import WIRE_FILES, Vector, exchanges
 
 PORTS = st.integers(0, 65_535)

@@ -13,9 +13,8 @@ from perseid.serve import limits
 from perseid.serve.limits import LOOPBACK, TOO_MUCH, Networks, Pace, Traffic, WrongMemory, network_of, short_answer
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import Envelope
 from perseid.wire.framing import Frame
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import Failure
 

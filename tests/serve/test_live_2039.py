@@ -13,7 +13,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.header import LIFETIME
+from perseid.wire.message import LIFETIME
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import Resolved
 from tests.serve.live_servers import WHO, client_of, indexes, live_installation

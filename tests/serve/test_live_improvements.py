@@ -13,9 +13,8 @@ import pytest
 from perseid.records.admin import Admin
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import split
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import Name, RemoveValues, Resolve, Values
 from perseid.wire.responses import Resolved
 from perseid.wire.sessions import Session
@@ -83,7 +82,7 @@ def octets_of(client: NativeClient, message: Message, session: Session | None = 
 
 
 def code_of(octets: bytes) -> ResponseCode:
-    return ResponseCode(int.from_bytes(octets[LENGTH + 4 : LENGTH + 8], "big"))
+    return ResponseCode(int.from_bytes(octets[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
 
 
 def from_several_ports(live: Live, client: NativeClient, message: Message, session: Session | None) -> list[bytes]:

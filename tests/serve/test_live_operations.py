@@ -13,9 +13,8 @@ from perseid.records.site import Site
 from perseid.records.value import Permission, Value
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import EARLY_REQUEST_ID
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.header import LIFETIME
+from perseid.wire.message import EARLY_REQUEST_ID, LIFETIME
 from perseid.wire.requests import (
     DumpHandles,
     Name,

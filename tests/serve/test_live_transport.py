@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import EARLY_REQUEST_ID, LENGTH, MAX_MESSAGE, Envelope
 from perseid.wire.fragments import MAX_PACKET, packet_count, split
 from perseid.wire.framing import Frame
+from perseid.wire.message import EARLY_REQUEST_ID, ENVELOPE_LENGTH, MAX_MESSAGE, Envelope
 from perseid.wire.requests import Name, RemoveValues, RequestBody, Resolve, Values
 from perseid.wire.responses import Resolved
 from tests.serve.live_servers import (
@@ -154,7 +154,7 @@ def test_a_datagram_that_is_longer_than_any_packet_is_refused(server: Serving) -
     octets = request.to_bytes()
     assert len(octets) > MAX_PACKET
     (answer,) = over_udp(server.native, [octets])
-    assert int.from_bytes(answer[LENGTH + 4 : LENGTH + 8], "big") == ResponseCode.ERROR
+    assert int.from_bytes(answer[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big") == ResponseCode.ERROR
 
 
 # The longest messages
@@ -197,7 +197,7 @@ def test_what_announces_a_longer_message_is_refused(server: Serving, length: int
         answer = b"".join(iter(lambda: stream.recv(65_536), b""))
     envelope = Envelope.from_bytes(answer)
     assert envelope.request_id == EARLY_REQUEST_ID
-    assert int.from_bytes(answer[LENGTH + 4 : LENGTH + 8], "big") == ResponseCode.ERROR
+    assert int.from_bytes(answer[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big") == ResponseCode.ERROR
 
 
 # One connection
@@ -249,7 +249,7 @@ def test_requests_on_a_connection_are_answered_in_order_however_they_are_cut(
 
 
 def _frame(connection: socket.socket) -> Frame:
-    envelope = Envelope.from_bytes(connection.recv(LENGTH, socket.MSG_WAITALL))
+    envelope = Envelope.from_bytes(connection.recv(ENVELOPE_LENGTH, socket.MSG_WAITALL))
     return Frame(envelope, connection.recv(envelope.length, socket.MSG_WAITALL))
 
 

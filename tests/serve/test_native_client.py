@@ -13,10 +13,9 @@ from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.serve.native import NativeDoor
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.header import Header
+from perseid.wire.message import Envelope, Header
 from perseid.wire.requests import Name, Resolve
 from perseid.wire.responses import Resolved
 from tests.serve.native_client import Address, NativeClient, NoAnswer, Via

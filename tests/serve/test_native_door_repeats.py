@@ -15,9 +15,8 @@ from perseid.serve.native import NativeDoor
 from perseid.serve.native_repeats import LIFE, MAX_REPLY, Key, Repeats, key_of_frame
 from perseid.serve.native_steps import Served, Work
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.framing import Frame
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import Name, Resolve, Values
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session

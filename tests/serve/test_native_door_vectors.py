@@ -22,8 +22,7 @@ from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
-from perseid.wire.header import LIFETIME
-from perseid.wire.message import Message
+from perseid.wire.message import LIFETIME, Message
 from perseid.wire.requests import REQUESTS, ExchangeMode
 from perseid.wire.responses import Challenge, Names, SessionReady, read_response
 from perseid.wire.server import Reply, ServerSettings

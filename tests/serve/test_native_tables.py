@@ -8,10 +8,10 @@ from perseid.registry.config import Config
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer
 from perseid.serve.native_tables import Challenges, Sizes, Unfinished
+from perseid.wire.challenges import Pending
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
-from perseid.wire.digest import RequestDigest
-from perseid.wire.pending import Pending
+from perseid.wire.credentials import RequestDigest
 from perseid.wire.requests import Name, Values
 from perseid.wire.server import ServerSettings
 from tests.serve.native_doors import NOW, PREFIX, SITE, Visitor, make_server, recorded_registry

@@ -17,11 +17,9 @@ from perseid.serve.native_steps import Served
 from perseid.serve.native_udp import HandedOver
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message
 from perseid.wire.requests import Values
 from perseid.wire.server import Reply
 
@@ -120,7 +118,7 @@ def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory:
     packets.append(packets.pop(last))
     service = Service()
     (parcel,) = hand_over(service, Traffic(memory, 1e-9, 1), *packets)
-    answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[LENGTH:]), request, NOW)
+    answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[ENVELOPE_LENGTH:]), request, NOW)
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
     assert answer.code is ResponseCode.ERROR
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"

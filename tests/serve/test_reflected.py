@@ -9,9 +9,8 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import packet_count, split
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import Name, Resolve, Values
 from perseid.wire.sessions import Session
 from tests.serve.faults.sources import metrics
@@ -83,7 +82,9 @@ def requests(client: NativeClient) -> dict[str, list[bytes]]:
 def test_answers_of_every_kind_get_silence_when_they_come_back(server: Serving) -> None:
     with client_of(server, Via.UDP) as client:
         answers = {kind: over_udp(server.native, packets) for kind, packets in requests(client).items()}
-    codes = {int.from_bytes(packets[0][LENGTH + 4 : LENGTH + 8], "big") for packets in answers.values()}
+    codes = {
+        int.from_bytes(packets[0][ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big") for packets in answers.values()
+    }
     assert codes >= {
         ResponseCode.SUCCESS,
         ResponseCode.ERROR,
@@ -127,7 +128,9 @@ def test_an_encrypted_answer_gets_one_refusal_and_that_gets_none(server: Serving
             assert Envelope.from_bytes(answer[0]).encrypted
             assert packet_count(Envelope.from_bytes(answer[0]).length) == len(answer) == count
             (refusal,) = answers_before_a_signed_one(server.native, answer)
-            assert int.from_bytes(refusal[LENGTH + 4 : LENGTH + 8], "big") == ResponseCode.SESSION_FAILED
+            assert (
+                int.from_bytes(refusal[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big") == ResponseCode.SESSION_FAILED
+            )
             assert not Envelope.from_bytes(refusal).encrypted
             assert answers_before_a_signed_one(server.native, [refusal]) == []
         client.end_session()

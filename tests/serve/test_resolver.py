@@ -18,10 +18,8 @@ from perseid.serve.limits import Pace, Traffic
 from perseid.serve.resolver import Resolver
 from perseid.serve.sockets import bind
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import packet_count
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message
 
 PATIENCE = 30.0
 EVERYWHERE = ("0.0.0.0", "::")
@@ -124,9 +122,9 @@ def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) ->
         client.send(ANSWERED)
         assert client.recv(600) == ANSWER
         client.send(ANSWERED_AT_LENGTH)
-        packets = [client.recv(600) for _ in range(packet_count(len(LONG_ANSWER) - LENGTH))]
+        packets = [client.recv(600) for _ in range(packet_count(len(LONG_ANSWER) - ENVELOPE_LENGTH))]
         assert len(packets) == 3
-        assert b"".join(packet[LENGTH:] for packet in packets) == LONG_ANSWER[LENGTH:]
+        assert b"".join(packet[ENVELOPE_LENGTH:] for packet in packets) == LONG_ANSWER[ENVELOPE_LENGTH:]
         client.send(HANDED_OVER)
         parcel = running.handed_over()
         assert parcel.datagram == HANDED_OVER

@@ -22,10 +22,10 @@ from perseid.serve.answering import Settings
 from perseid.serve.answering_text import settings_from_json, settings_to_json
 from perseid.serve.native import DoorSettings, NativeDoor
 from perseid.serve.site_settings import Identified, load
-from perseid.wire.cipher import Cipher
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.partition import server_for
 from perseid.wire.requests import Name, Resolve, Values
+from perseid.wire.sessions import Cipher
 from tests.registry.server_files import furnish, site
 from tests.serve.native_doors import ADMIN, DSA, PREFIX, RSA, SEC, SITE, STD, Visitor, make_server, recorded_registry
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY

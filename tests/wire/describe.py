@@ -13,11 +13,9 @@ from perseid.records.public_keys import DhPublicKey, PublicKey, RsaPublicKey
 from perseid.records.site import PrimaryMask, Site
 from perseid.records.value import Permission, TtlType, Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.digest import RequestDigest
-from perseid.wire.envelope import Envelope
+from perseid.wire.credentials import RequestDigest
 from perseid.wire.framing import Frame
-from perseid.wire.header import Header
-from perseid.wire.message import Credential, Message
+from perseid.wire.message import Credential, Envelope, Header, Message
 from perseid.wire.requests import (
     REQUESTS,
     ChallengeAnswer,

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perseid.wire.cipher import Cipher, decrypt
-from perseid.wire.envelope import Envelope
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Message
+from perseid.wire.sessions import Cipher, decrypt
 from tests.wire.recorded import NOW, Vector, frames_of
 
 

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from perseid.wire import envelope as envelope_module
-from perseid.wire.envelope import Envelope
+from perseid.wire import message as envelope_module
 from perseid.wire.framing import Frame, FrameReader
+from perseid.wire.message import Envelope
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 
@@ -116,12 +116,12 @@ def frames_of(pieces: tuple[bytes, ...], transport: str) -> list[Frame]:
         if not pieces:
             return []
         first = Envelope.from_bytes(pieces[0])
-        return [Frame(first, b"".join(piece[envelope_module.LENGTH :] for piece in pieces))]
+        return [Frame(first, b"".join(piece[envelope_module.ENVELOPE_LENGTH :] for piece in pieces))]
     stream, frames = b"".join(pieces), []
     while stream:
         envelope = Envelope.from_bytes(stream)
-        end = envelope_module.LENGTH + envelope.length
-        frames.append(Frame(envelope, stream[envelope_module.LENGTH : end]))
+        end = envelope_module.ENVELOPE_LENGTH + envelope.length
+        frames.append(Frame(envelope, stream[envelope_module.ENVELOPE_LENGTH : end]))
         stream = stream[end:]
     return frames
 

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from perseid.records.public_keys import DhPublicKey
-from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, OpCode
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import DhKeyPair
 from perseid.wire.message import Message
 from perseid.wire.requests import SessionSetup
 from perseid.wire.responses import SessionReady, read_response
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session
 from tests.wire.recorded import NOW, Vector, frames_of
 
 

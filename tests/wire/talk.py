@@ -15,7 +15,6 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.value import Permission, Value
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import Reassembler, split
 from perseid.wire.framing import (
     Frame,
@@ -26,7 +25,7 @@ from perseid.wire.framing import (
     is_native,
     unwrap_http_body,
 )
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import Name, RequestBody, Resolve, Values
 from perseid.wire.responses import NAMES_PER_LIST, Challenge, Created, Empty, Failure, Names, Resolved
 from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
@@ -165,7 +164,7 @@ class Udp:
         back = Reassembler()  # a client has a fresh one for each attempt
         for packet in self._mistreat(split(frame.envelope, frame.payload, request=True)):
             if not Envelope.from_bytes(packet).truncated:
-                whole: tuple[Envelope, bytes] | None = (Envelope.from_bytes(packet), packet[LENGTH:])
+                whole: tuple[Envelope, bytes] | None = (Envelope.from_bytes(packet), packet[ENVELOPE_LENGTH:])
             else:
                 whole = self.reassembler.receive("client", packet, now)
             if whole is None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import CURRENT, Version
 from perseid.wire.errors import LocalProtocolError
+from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire import section21, strategies
 from tests.wire.key_material import refused
 

@@ -16,19 +16,16 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey
 from perseid.wire import client as client_module
 from perseid.wire.challenges import check_key_answer
-from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.client import Answer, Client, SessionWish
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import EARLY_REQUEST_ID
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
-from perseid.wire.header import LIFETIME
 from perseid.wire.key_exchange import DhKeyPair
-from perseid.wire.message import Message
+from perseid.wire.message import EARLY_REQUEST_ID, LIFETIME, Message
 from perseid.wire.requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, Resolve, SessionSetup
 from perseid.wire.responses import Challenge
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, frames_of, load
 

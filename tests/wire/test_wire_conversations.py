@@ -8,8 +8,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.header import LIFETIME
-from perseid.wire.message import Message
+from perseid.wire.message import LIFETIME, Message
 from perseid.wire.requests import Name, Resolve
 from perseid.wire.responses import Challenge, Created, Names, Resolved
 from perseid.wire.server import Proof, Reply, ServerSettings

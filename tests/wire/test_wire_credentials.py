@@ -12,15 +12,23 @@ from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.wire.challenges import check_secret_answer, pbkdf2_mac
-from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, Version
-from perseid.wire.credentials import add_mac, sign, signature_input, verify_mac, verify_signature
-from perseid.wire.envelope import Envelope
+from perseid.wire.credentials import (
+    MAX_IDENTIFIER,
+    Algorithm,
+    add_mac,
+    algorithm_named,
+    mac,
+    sign,
+    signature_hash,
+    signature_input,
+    verify_mac,
+    verify_signature,
+)
 from perseid.wire.errors import LocalProtocolError
-from perseid.wire.hashes import MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash
-from perseid.wire.header import Header
-from perseid.wire.message import Credential, Message
+from perseid.wire.message import Credential, Envelope, Header, Message
 from perseid.wire.responses import read_response
+from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire import section21, strategies
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY, codec_vectors, private_keys
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, exchanges, frames_of, key_file

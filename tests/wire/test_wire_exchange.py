@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
 from perseid.wire import key_exchange
-from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, Version
 from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
@@ -25,6 +24,7 @@ from perseid.wire.key_exchange import (
     plain_power,
     shared_secret,
 )
+from perseid.wire.sessions import Cipher
 from tests.wire import section21
 from tests.wire.key_material import refused, rsa_key
 

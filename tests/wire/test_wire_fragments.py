@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from perseid.records.errors import InvalidData
 from perseid.wire import fragments
 from perseid.wire.codes import Version
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.fragments import (
     MAX_AGE,
     MAX_OCTETS,
@@ -25,6 +24,7 @@ from perseid.wire.fragments import (
     packet_count,
     split,
 )
+from perseid.wire.message import MAX_MESSAGE, Envelope
 from tests.wire.strategies import EXAMPLES, envelopes
 
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import (
     MEDIA_TYPE,
@@ -18,8 +17,7 @@ from perseid.wire.framing import (
     is_native,
     unwrap_http_body,
 )
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import MAX_MESSAGE, Envelope, Header, Message
 from tests.wire.recorded import fed, frames_of, load
 from tests.wire.strategies import EXAMPLES
 

@@ -13,12 +13,10 @@ from perseid.records.binary import Writer
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.credentials import sign
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
 from perseid.wire.errors import LocalProtocolError, RemoteProtocolError
 from perseid.wire.framing import Frame
-from perseid.wire.header import LIFETIME, Header
 from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
-from perseid.wire.message import Message
+from perseid.wire.message import LIFETIME, MAX_MESSAGE, Envelope, Header, Message
 from perseid.wire.requests import ChallengeAnswer, ExchangeMode, Name, Resolve, SessionSetup, write_request
 from perseid.wire.responses import Empty, Failure, Resolved, SessionReady, read_response
 from perseid.wire.server import (

@@ -27,8 +27,8 @@ from perseid.records.public_keys import (
     PublicKey,
     RsaPublicKey,
 )
-from perseid.wire.cipher import Cipher
 from perseid.wire.key_exchange import DhKeyPair, derive_session_key, library_power, plain_power, shared_secret
+from perseid.wire.sessions import Cipher
 from tests.wire import section21
 from tests.wire.key_material import (
     DSA_KEY,

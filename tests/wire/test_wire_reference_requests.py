@@ -3,10 +3,8 @@
 import pytest
 
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digest import RequestDigest
-from perseid.wire.envelope import EARLY_REQUEST_ID, Envelope
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.credentials import RequestDigest
+from perseid.wire.message import EARLY_REQUEST_ID, Envelope, Header, Message
 from perseid.wire.requests import (
     REQUESTS,
     ChallengeAnswer,

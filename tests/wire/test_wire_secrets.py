@@ -5,18 +5,15 @@ import random
 from collections.abc import Iterator
 
 from perseid.records.value import Permission, Value
-from perseid.wire.cipher import Cipher
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.header import Header
 from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Values
 from perseid.wire.responses import Opaque, Referral, Resolved
 from perseid.wire.server import Proof, Reply, Request, ServerSettings
-from perseid.wire.sessions import Session
+from perseid.wire.sessions import Cipher, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
 from tests.wire.talk import FLAGS_TO_READ_ALL, NOW, SEC, Host, Talk, frame_of

@@ -14,14 +14,12 @@ import pytest
 
 from perseid.wire import server as server_module
 from perseid.wire.challenges import check_secret_answer
-from perseid.wire.cipher import Cipher, decrypt
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import verify_signature
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.header import LIFETIME, Header
-from perseid.wire.message import Message
+from perseid.wire.message import LIFETIME, Header, Message
 from perseid.wire.requests import ExchangeMode, VerifyChallenge
 from perseid.wire.responses import (
     Challenge,
@@ -33,6 +31,7 @@ from perseid.wire.responses import (
     read_response,
 )
 from perseid.wire.server import INVALID_LENGTH, NOT_UNDERSTOOD, Proof, Reply, Request, Server, ServerSettings
+from perseid.wire.sessions import Cipher, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, fed, frames_of, key_file, load
 from tests.wire.recorded_sessions import RecordedHalf, session_of, setup_of

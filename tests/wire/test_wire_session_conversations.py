@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.value import Value
-from perseid.wire.cipher import Cipher
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.message import Credential
 from perseid.wire.requests import ExchangeKey, Name, Resolve, Values
 from perseid.wire.responses import Created, Empty, Failure, Resolved
 from perseid.wire.server import NO_SESSION, ServerSettings
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session
 from tests.wire import talk
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.talk import (

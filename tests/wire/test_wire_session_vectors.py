@@ -6,10 +6,8 @@ import pytest
 
 from perseid.records.private_keys import RsaPrivateKey
 from perseid.records.public_keys import DhPublicKey, RsaPublicKey
-from perseid.wire.cipher import Cipher, decrypt, encrypt
 from perseid.wire.codes import OpCode
-from perseid.wire.credentials import add_mac, verify_mac
-from perseid.wire.digest import RequestDigest
+from perseid.wire.credentials import RequestDigest, add_mac, verify_mac
 from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
     DhKeyPair,
@@ -22,6 +20,7 @@ from perseid.wire.key_exchange import (
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
 from perseid.wire.responses import Challenge, SessionReady, read_response
+from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import Opened, open_message, opened, session_key
 from tests.wire.recorded import NOW, Described, Vector, conversations, exchanges, frames_of

@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.wire.cipher import Cipher
+from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, MAX_REPLY, NONCE_LENGTH, Pending, PendingTable
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digest import RequestDigest
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
+from perseid.wire.credentials import RequestDigest
 from perseid.wire.errors import LocalProtocolError
-from perseid.wire.header import Header
-from perseid.wire.message import MAX_CREDENTIAL, Credential, Message
-from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, MAX_REPLY, NONCE_LENGTH, Pending, PendingTable
+from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.sessions import (
     MAX_SESSIONS,
     MAX_TIMEOUT,
     MAX_UNPROVED,
     REMEMBERED_COUNTERS,
+    Cipher,
     CounterWindow,
     Session,
     SessionTable,

@@ -13,18 +13,16 @@ import pytest
 
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.wire import envelope as envelope_module
-from perseid.wire.cipher import Cipher, decrypt, encrypt
+from perseid.wire import message as envelope_module
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import verify_mac
-from perseid.wire.envelope import Envelope
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.header import Header
-from perseid.wire.message import Message
+from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import REQUESTS, write_request
 from perseid.wire.responses import read_response, write_response
+from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.describe import (
     Description,
     describe_encrypted,
@@ -134,14 +132,14 @@ def described(pieces: tuple[bytes, ...], vector: Vector) -> list[list[Field]]:
     """What our objects say about every message of one side."""
     if vector.transport == "udp" and len(pieces) > 1:
         envelopes = [Envelope.from_bytes(piece) for piece in pieces]
-        description = describe_packets(envelopes, [len(piece) - envelope_module.LENGTH for piece in pieces])
+        description = describe_packets(envelopes, [len(piece) - envelope_module.ENVELOPE_LENGTH for piece in pieces])
         (frame,) = frames_of(pieces, "udp")
         describe_message(description, parsed(frame, vector))
         return [description.fields]
     result, position = [], 0
     for frame in frames_of(pieces, vector.transport):
         description = describe_envelope(frame.envelope, position)
-        position += envelope_module.LENGTH + len(frame.payload)
+        position += envelope_module.ENVELOPE_LENGTH + len(frame.payload)
         if frame.envelope.encrypted:
             describe_encrypted(description, frame, 16)
         describe_message(description, parsed(frame, vector))
@@ -178,7 +176,7 @@ def test_a_malformed_vector_says_what_its_description_says_as_far_as_it_can_be_r
         return
     envelope = Envelope.from_bytes(piece)
     description = describe_envelope(envelope, 0)
-    payload = piece[envelope_module.LENGTH :]
+    payload = piece[envelope_module.ENVELOPE_LENGTH :]
     if payload:
         describe_message(description, Message.from_bytes(envelope, payload, NOW))
     expected = list(message.fields)
@@ -210,7 +208,7 @@ def test_a_vector_is_written_as_it_was_read(vector: Vector) -> None:
             # A request's TC bit follows from its length; in a response it is only the echo of the request's.
             envelope, is_request = Envelope.from_bytes(stream), pieces is vector.request
             envelope = replace(envelope, truncated=envelope.truncated and not is_request)
-            assert split(envelope, stream[envelope_module.LENGTH :], request=is_request) == list(pieces)
+            assert split(envelope, stream[envelope_module.ENVELOPE_LENGTH :], request=is_request) == list(pieces)
 
 
 @pytest.mark.parametrize("vector", MALFORMED, ids=str)
@@ -230,7 +228,7 @@ def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_octet_by_octet(ve
         reader, frames = FrameReader(), []
         for octet in stream:
             frames += fed(reader, bytes((octet,)))
-        if len(stream) < envelope_module.LENGTH:
+        if len(stream) < envelope_module.ENVELOPE_LENGTH:
             assert frames == []
             assert reader.is_idle is (not stream)
             continue
@@ -252,7 +250,7 @@ def test_the_framing_refuses_a_vector_of_impossible_length_as_soon_as_its_envelo
 
 
 def _has_bad_length(stream: bytes) -> bool:
-    return len(stream) >= envelope_module.LENGTH and not Envelope.from_bytes(stream).has_valid_length
+    return len(stream) >= envelope_module.ENVELOPE_LENGTH and not Envelope.from_bytes(stream).has_valid_length
 
 
 @pytest.mark.parametrize("vector", [vector for vector in WELL_FORMED if vector.transport == "udp"], ids=str)
@@ -344,7 +342,7 @@ def test_the_describer_of_these_tests_notices_a_difference() -> None:
     frame = frames_of(vector.request, vector.transport)[0]
     changed = bytearray(frame.payload)
     changed[-9] ^= 1  # the count of indexes
-    description = Description(envelope_module.LENGTH)
+    description = Description(envelope_module.ENVELOPE_LENGTH)
     describe_message(description, Message.from_bytes(frame.envelope, bytes(changed), NOW))
     assert description.fields != list(message.fields[8:])
     header, length = Header.from_bytes(frame.payload, frame.envelope.version, NOW)

@@ -9,13 +9,11 @@ from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.value import MAX_VALUES, read_values
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
-from perseid.wire.envelope import MAX_MESSAGE, Envelope
-from perseid.wire.header import LENGTH, Header
-from perseid.wire.message import Message
+from perseid.wire.message import HEADER_LENGTH, MAX_MESSAGE, Envelope, Header, Message
 from perseid.wire.requests import REQUESTS
 from perseid.wire.responses import read_response
 
-ROOM = MAX_MESSAGE - LENGTH - 4
+ROOM = MAX_MESSAGE - HEADER_LENGTH - 4
 NAME = b"\0\0\0\3" + b"1/x"
 SMALLEST_VALUE = bytes(26)
 

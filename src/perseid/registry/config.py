@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from perseid.names.errors import quoted
 from perseid.records.value import ValueRef
-from perseid.wire.cipher import Cipher
+from perseid.wire.sessions import Cipher
 
 from .authorisation import Settings
 from .config_http import Listen

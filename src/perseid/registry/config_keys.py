@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from perseid.wire.cipher import Cipher
-from perseid.wire.sessions import MAX_TIMEOUT
+from perseid.wire.sessions import MAX_TIMEOUT, Cipher
 
 from .config_http import HTTP
 from .config_kinds import (

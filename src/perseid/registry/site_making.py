@@ -31,7 +31,7 @@ from perseid.records.key_files import write_key_file
 from perseid.records.private_keys import PrivateKey, RsaPrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
-from perseid.wire.header import UNKNOWN_SERIAL
+from perseid.wire.message import UNKNOWN_SERIAL
 
 from .certificates import make as make_certificate
 from .config import Config

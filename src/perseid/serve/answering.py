@@ -24,9 +24,9 @@ from typing import Final, Protocol, TypeAlias
 from perseid.ledger.answer_format import PrefixItem
 from perseid.ledger.entry import State
 from perseid.ledger.errors import LedgerError
-from perseid.wire import envelope, header
+from perseid.wire import message
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.digest import DigestAlgorithm, algorithm_for
+from perseid.wire.credentials import DigestAlgorithm, algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
 from perseid.wire.partition import HashOption, server_for
 
@@ -101,8 +101,8 @@ _Terms: TypeAlias = tuple[bytes, int, _Digest | None, bool]
 # length of the body. Then, of a request, the length of the name.
 _REQUEST = Struct(">4si4sii8sI2xB5xii")
 _RESPONSE = Struct(">4s4x4s4xi8sIhBxIi")
-_ENVELOPE = envelope.LENGTH
-_HEADERS = _ENVELOPE + header.LENGTH
+_ENVELOPE = message.ENVELOPE_LENGTH
+_HEADERS = _ENVELOPE + message.HEADER_LENGTH
 _NAME_AT = _HEADERS + 4
 _NO_LISTS = bytes(12)  # two empty lists and no credential
 _NO_CREDENTIAL = bytes(4)
@@ -209,10 +209,10 @@ class Answerer:
         flags = flags & copied | self._always
         if flags & _REQUEST_DIGEST and digest is not None:
             body = digest(datagram[_ENVELOPE:end]) + body
-        length = header.LENGTH + len(body) + len(_NO_CREDENTIAL)
+        length = message.HEADER_LENGTH + len(body) + len(_NO_CREDENTIAL)
         if length > _LONGEST:
             return None
-        expires = int(self._clock()) + header.LIFETIME & 0xFFFF_FFFF
+        expires = int(self._clock()) + message.LIFETIME & 0xFFFF_FFFF
         serial = self._settings.serial
         fixed = _RESPONSE.pack(answer_head, request_id, length, code, flags, serial, hops, expires, len(body))
         return b"".join((fixed, body, _NO_CREDENTIAL))

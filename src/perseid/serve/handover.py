@@ -14,8 +14,8 @@ that handed it over, so a client sees one peer. Each message on the Unix socket 
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from perseid.wire.envelope import LENGTH as ENVELOPE
 from perseid.wire.fragments import MAX_PACKET
+from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
 
 MAX_AGE: Final = 2.0
 """Seconds for which a datagram that was handed over is worth an answer. Clients ask again after 0.5, 1 and 1.5 seconds;

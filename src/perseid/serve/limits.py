@@ -28,10 +28,10 @@ from struct import Struct
 from typing import Final
 
 from perseid.wire.codes import CURRENT, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.digest import DigestAlgorithm, algorithm_for
-from perseid.wire.envelope import LENGTH as ENVELOPE
-from perseid.wire.header import LENGTH as HEADER
-from perseid.wire.header import LIFETIME, UNKNOWN_SERIAL
+from perseid.wire.credentials import DigestAlgorithm, algorithm_for
+from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
+from perseid.wire.message import HEADER_LENGTH as HEADER
+from perseid.wire.message import LIFETIME, UNKNOWN_SERIAL
 
 SLOTS: Final = 1 << 17
 """Buckets: 1 MiB. Ten thousand networks that are active at the same time share one with another in 7 of 100 cases."""

@@ -27,9 +27,9 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame
+from perseid.wire.message import Envelope
 from perseid.wire.requests import SessionSetup, VerifyChallenge
 from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, ResponseBody, Verified
 from perseid.wire.server import Proof, Reply, Request

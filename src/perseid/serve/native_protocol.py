@@ -12,18 +12,16 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import DhPublicKey, PublicKey
-from perseid.wire.cipher import Cipher
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign
-from perseid.wire.envelope import MAX_MESSAGE
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
-from perseid.wire.message import MAX_CREDENTIAL, Message
+from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message
 from perseid.wire.requests import ExchangeMode, SessionSetup
 from perseid.wire.responses import Failure, SessionReady
 from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import MAX_TIMEOUT, Identity, Session, SessionTable
+from perseid.wire.sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
 
 from .native_tables import Challenges, Sizes
 

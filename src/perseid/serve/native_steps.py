@@ -13,7 +13,7 @@ from enum import Enum
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
-from perseid.wire import header
+from perseid.wire import message
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
@@ -154,5 +154,5 @@ def code_of(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
     """The opcode and code that a message shows to everybody; nothing, if it is encrypted."""
     if frame.envelope.encrypted:
         return OpCode.RESERVED, None
-    shown, _ = header.Header.from_bytes(frame.payload, frame.envelope.version, 0)
+    shown, _ = message.Header.from_bytes(frame.payload, frame.envelope.version, 0)
     return shown.opcode, shown.response_code

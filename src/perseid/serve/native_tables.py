@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 
 from perseid.registry.config import Config
 from perseid.registry.config_limits import MAX_UDP_CHALLENGE_OCTETS, MAX_UDP_CHALLENGES
-from perseid.wire.pending import MAX_CHALLENGES, MAX_OCTETS, Pending, PendingTable
+from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, Pending, PendingTable
 from perseid.wire.sessions import MAX_SESSIONS, MAX_UNPROVED
 
 H = TypeVar("H", bound=Hashable)

@@ -10,11 +10,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from perseid.records.site import Transport
-from perseid.wire import envelope as envelope_module
+from perseid.wire import message as envelope_module
 from perseid.wire.codes import ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame
+from perseid.wire.message import Envelope
 from perseid.wire.server import INVALID_LENGTH, Reply
 
 from .answering import MAX_PACKETS
@@ -85,11 +85,11 @@ class HandedOver:
 
     def _take(self, resolver: socket.socket, parcel: Parcel, now: float) -> None:
         datagram, host = parcel.datagram, parcel.address[0]
-        if len(datagram) < envelope_module.LENGTH:
+        if len(datagram) < envelope_module.ENVELOPE_LENGTH:
             reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
             self._send(resolver, parcel, reply)
             return
-        frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.LENGTH :])
+        frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
         if frame.envelope.truncated and frame.envelope.has_valid_length:
             whole = self._unfinished.receive(host, datagram, now)
             if whole is None:
@@ -133,4 +133,4 @@ class HandedOver:
         """A word for every other request that draws too much. It echoes the header, which only the first packet has."""
         if not self._refusals & 1:
             return None
-        return short_answer(parcel.datagram[: envelope_module.LENGTH] + asked, self._service.time())
+        return short_answer(parcel.datagram[: envelope_module.ENVELOPE_LENGTH] + asked, self._service.time())

@@ -14,7 +14,6 @@ from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
 from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
-from .cipher import Cipher
 from .codes import (
     ASSUMED,
     CURRENT,
@@ -26,14 +25,11 @@ from .codes import (
     common_version,
     default_flags,
 )
-from .credentials import verify_signature
-from .digest import RequestDigest
-from .envelope import EARLY_REQUEST_ID, Envelope
+from .credentials import RequestDigest, verify_signature
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
-from .header import LIFETIME, UNKNOWN_SERIAL, Header
 from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret
-from .message import Message
+from .message import EARLY_REQUEST_ID, LIFETIME, UNKNOWN_SERIAL, Envelope, Header, Message
 from .requests import (
     ANONYMOUS_INDEX,
     ChallengeAnswer,
@@ -44,7 +40,7 @@ from .requests import (
     write_request,
 )
 from .responses import Challenge, Failure, ResponseBody, SessionReady, read_response
-from .sessions import MAX_TIMEOUT, Identity, Session
+from .sessions import MAX_TIMEOUT, Cipher, Identity, Session
 
 _SHOWN_TEXT = 200  # characters of a peer's sentence that an error repeats
 _REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY

@@ -13,13 +13,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from . import envelope as envelope_module
-from .envelope import Envelope
+from . import message as envelope_module
+from .message import Envelope
 
 MAX_PACKET: Final = 512
 """Octets of a packet, envelope included: deployed peers read with a buffer of this size."""
 
-PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.LENGTH
+PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.ENVELOPE_LENGTH
 """Octets of the message in a full packet."""
 
 MAX_AGE: Final = 5.0
@@ -91,7 +91,7 @@ class Reassembler:
         """Take one packet of several; answer the message when it is whole. What does not fit together is dropped."""
         self.expire(now)
         envelope = Envelope.from_bytes(packet)
-        part = packet[envelope_module.LENGTH :]
+        part = packet[envelope_module.ENVELOPE_LENGTH :]
         if not _fits(envelope, part):
             return None
         request_id = envelope.request_id

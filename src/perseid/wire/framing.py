@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import h11
 
-from . import envelope as envelope_module
+from . import message as envelope_module
 from .codes import ResponseCode
-from .envelope import MAX_MESSAGE, Envelope
 from .errors import RemoteProtocolError
+from .message import MAX_MESSAGE, Envelope
 
 MEDIA_TYPE: Final = "application/x-hdl-message"
 """Marks a native message in Accept and Content-Type."""
@@ -66,13 +66,13 @@ class FrameReader:
 
     def _next(self) -> Frame | None:
         if self._envelope is None:
-            if len(self._buffer) < envelope_module.LENGTH:
+            if len(self._buffer) < envelope_module.ENVELOPE_LENGTH:
                 return None
-            envelope = Envelope.from_bytes(bytes(self._buffer[: envelope_module.LENGTH]))
+            envelope = Envelope.from_bytes(bytes(self._buffer[: envelope_module.ENVELOPE_LENGTH]))
             if not envelope.has_valid_length:
                 message = f"a message of {envelope.length} octets is announced; {MAX_MESSAGE} are the most"
                 raise RemoteProtocolError(message, ResponseCode.ERROR)
-            del self._buffer[: envelope_module.LENGTH]
+            del self._buffer[: envelope_module.ENVELOPE_LENGTH]
             self._envelope = envelope
         envelope = self._envelope
         if len(self._buffer) < envelope.length:

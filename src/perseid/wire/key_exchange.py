@@ -27,8 +27,8 @@ from perseid.records.errors import InvalidData
 from perseid.records.private_keys import RsaPrivateKey
 from perseid.records.public_keys import DhPublicKey, RsaPublicKey, check_dh_group
 
-from .cipher import Cipher
 from .codes import Version
+from .sessions import Cipher
 
 try:
     with warnings.catch_warnings():

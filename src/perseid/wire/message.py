@@ -1,4 +1,17 @@
-"""A message: envelope, header, body and credential, with the very octets it was made of.
+"""The envelope: twenty octets before every message and every UDP packet, never encrypted.
+
+0   u8   major version          2   u8   flags (CP 80, EC 40, TC 20) and, in 03, the suggested major version
+1   u8   minor version          3   u8   suggested minor version
+4   i32  session id             8   i32  request id
+12  i32  sequence number        16  i32  message length, envelope excluded
+
+The header: twenty-four octets at the front of every message.
+
+0   i32  opcode                 12  i16  site information serial number, -1 for unknown
+4   i32  response code          14  u8   recursion count        15  u8  reserved
+8   u32  flags                  16  u32  expiration time        20  i32 body length
+
+A message: envelope, header, body and credential, with the very octets it was made of.
 
     header (24) ‖ body (as long as the header says) ‖ i32 credential length ‖ credential
 
@@ -7,16 +20,163 @@ parsed message anew would lose what this version does not understand.
 """
 
 from dataclasses import dataclass, field, replace
+from struct import Struct
 from typing import Final, Self
 
 from perseid.records.binary import Reader, Writer
+from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData
 
-from . import header as header_module
-from .codes import Version
-from .envelope import MAX_MESSAGE, Envelope
+from .codes import (
+    CURRENT,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    ResponseCode,
+    Version,
+    response_code_from_wire,
+    response_code_to_wire,
+)
 from .errors import LocalProtocolError
-from .header import Header
+
+ENVELOPE_LENGTH: Final = 20
+"""Octets of an envelope."""
+
+MAX_MESSAGE: Final = 262_144
+"""The longest message, envelope excluded: both sides of the deployed protocol refuse longer ones."""
+
+EARLY_REQUEST_ID: Final = -1
+"""The request id of an answer to what was not understood, as deployed servers write it."""
+
+_ENVELOPE = Struct(">BBBBiiii")
+_COMPRESSED, _ENCRYPTED, _TRUNCATED = 0x80, 0x40, 0x20
+_SUGGESTED_MAJOR = 0x03
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """How a message is delivered."""
+
+    version: Version = CURRENT
+    """The version in which the message is encoded."""
+    suggested: Version = CURRENT
+    """The highest version that the sender speaks."""
+    session_id: int = 0
+    """The session, or the challenge that is answered; 0 for none."""
+    request_id: int = 0
+    """Chosen by the client, echoed by the server."""
+    sequence: int = 0
+    """Which packet of a UDP message."""
+    length: int = 0
+    """Octets of the whole message behind the envelope."""
+    encrypted: bool = False
+    """EC: what follows is encrypted under the session's key."""
+    truncated: bool = False
+    """TC: a request that comes in several packets."""
+    compressed: bool = False
+    """CP: never acted on, as deployed; kept so that it can be echoed."""
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> Self:
+        """Take the envelope at the front of the octets."""
+        if len(octets) < ENVELOPE_LENGTH:
+            raise InvalidData(f"an envelope has {ENVELOPE_LENGTH} octets, not {len(octets)}", len(octets))
+        major, minor, flags, suggested_minor, session_id, request_id, sequence, length = _ENVELOPE.unpack_from(octets)
+        version = Version(major, minor)
+        suggested_major = flags & _SUGGESTED_MAJOR
+        return cls(
+            version,
+            # A peer that suggests nothing is old: it means the version it uses.
+            Version(suggested_major, suggested_minor) if suggested_major else version,
+            session_id,
+            request_id,
+            sequence,
+            length,
+            bool(flags & _ENCRYPTED),
+            bool(flags & _TRUNCATED),
+            bool(flags & _COMPRESSED),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The twenty octets."""
+        flags = self.suggested.major & _SUGGESTED_MAJOR
+        flags |= _ENCRYPTED * self.encrypted | _TRUNCATED * self.truncated | _COMPRESSED * self.compressed
+        return _ENVELOPE.pack(
+            *self.version, flags, self.suggested.minor, self.session_id, self.request_id, self.sequence, self.length
+        )
+
+    @property
+    def has_valid_length(self) -> bool:
+        """Whether the announced length is one that a message can have at all."""
+        return 0 <= self.length <= MAX_MESSAGE
+
+
+HEADER_LENGTH: Final = 24
+"""Octets of a header."""
+
+LIFETIME: Final = 43_200
+"""Seconds after which clients reject a response: twelve hours, as every deployed server sets it."""
+
+UNKNOWN_SERIAL: Final = -1
+"""The site serial of somebody who has no site record."""
+
+_HEADER = Struct(">iiIhBBIi")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a message is about."""
+
+    opcode: OpCode
+    """The operation."""
+    response_code: ResponseCode = ResponseCode.RESERVED
+    """The result; RESERVED marks a request."""
+    flags: OpFlag = DEFAULT_FLAGS
+    """How to do it, or how it was done."""
+    site_serial: int = UNKNOWN_SERIAL
+    """Serial number of the site record that the sender has."""
+    recursion: int = 0
+    """How many servers have handed the request on."""
+    expires: int = 0
+    """When the message stops being valid, in seconds since 1970."""
+    reserved: int = 0
+    """An octet without meaning, kept."""
+
+    @classmethod
+    def from_bytes(cls, octets: bytes, version: Version, now: int) -> tuple[Self, int]:
+        """Take the header at the front of the octets; also the body's length, which is not judged here."""
+        if len(octets) < HEADER_LENGTH:
+            raise InvalidData(f"a header has {HEADER_LENGTH} octets, not {len(octets)}", len(octets))
+        opcode, code, flags, serial, recursion, reserved, expires, length = _HEADER.unpack_from(octets)
+        header = cls(
+            OpCode(opcode),
+            response_code_from_wire(code, version),
+            OpFlag(flags),
+            serial,
+            recursion,
+            from_wire(expires, now),
+            reserved,
+        )
+        return header, length
+
+    def to_bytes(self, version: Version, body_length: int) -> bytes:
+        """The twenty-four octets."""
+        return _HEADER.pack(
+            self.opcode,
+            response_code_to_wire(self.response_code, version),
+            self.flags,
+            self.site_serial,
+            self.recursion,
+            self.reserved,
+            to_wire(self.expires),
+            body_length,
+        )
+
+    @property
+    def is_request(self) -> bool:
+        """Whether this asks rather than answers."""
+        return self.response_code == ResponseCode.RESERVED
+
 
 MAX_CREDENTIAL: Final = 4_096
 """Octets of the longest credential: the signature of the longest key has 1,024, names and lengths some dozens."""
@@ -84,7 +244,7 @@ class Message:
     def from_bytes(cls, envelope: Envelope, payload: bytes, now: int) -> Self:
         """Take the message that followed an envelope; an encrypted one must have been decrypted before."""
         header, length = Header.from_bytes(payload, envelope.version, now)
-        end = header_module.LENGTH + length
+        end = HEADER_LENGTH + length
         if length < 0 or end > len(payload):
             raise InvalidData(f"the body has {length} octets by its header, which the message does not hold", 20)
         credential = None
@@ -104,11 +264,11 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body alone."""
-        return self.octets[header_module.LENGTH :]
+        return self.octets[HEADER_LENGTH:]
 
     def body_reader(self) -> Reader:
         """A reader of the body."""
-        return Reader(self.octets, header_module.LENGTH)
+        return Reader(self.octets, HEADER_LENGTH)
 
     def with_credential(self, credential: Credential) -> Self:
         """The same message, signed."""

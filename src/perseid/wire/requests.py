@@ -13,7 +13,7 @@ from perseid.records.encoding import OpenEnum
 from perseid.records.value import Value, read_values, write_values
 
 from .codes import OpCode, Version
-from .digest import DIGEST_LENGTHS
+from .credentials import DIGEST_LENGTHS
 
 NO_NAME: Final = b"/"
 """What stands for the handle in requests that have none."""

@@ -11,7 +11,7 @@ from perseid.records.binary import Reader, Writer
 from perseid.records.value import Value, read_values, write_values
 
 from .codes import OpCode, OpFlag, ResponseCode, Version
-from .digest import DigestAlgorithm, RequestDigest
+from .credentials import DigestAlgorithm, RequestDigest
 from .message import Message
 from .requests import MAX_NAME, ExchangeMode
 

@@ -19,22 +19,17 @@ from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
 
 from . import fragments
-from . import header as header_module
-from .challenges import check_key_answer, check_secret_answer
-from .cipher import Cipher
+from . import message as header_module
+from .challenges import NONCE_LENGTH, Pending, PendingTable, check_key_answer, check_secret_answer
 from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
-from .credentials import sign
-from .digest import RequestDigest
-from .envelope import EARLY_REQUEST_ID, MAX_MESSAGE, Envelope
+from .credentials import RequestDigest, sign
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
-from .header import LIFETIME, UNKNOWN_SERIAL, Header
 from .key_exchange import derive_session_key, make_key_pair, shared_secret
-from .message import Message
-from .pending import NONCE_LENGTH, Pending, PendingTable
+from .message import EARLY_REQUEST_ID, LIFETIME, MAX_MESSAGE, UNKNOWN_SERIAL, Envelope, Header, Message
 from .requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, SessionSetup
 from .responses import Empty, Failure, Referral, Resolved, ResponseBody, SessionReady, challenge_body, write_response
-from .sessions import MAX_TIMEOUT, Identity, Session, SessionTable
+from .sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
 
 INVALID_LENGTH: Final = "Invalid message length"
 NOT_UNDERSTOOD: Final = "Server error processing request, see server logs"
@@ -206,7 +201,7 @@ class Server:
             raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
         if envelope.encrypted:
             message, body = self._open(envelope, payload, now)
-        elif len(payload) < header_module.LENGTH:
+        elif len(payload) < header_module.HEADER_LENGTH:
             raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
         else:
             message, body = self._understand(envelope, payload, now)

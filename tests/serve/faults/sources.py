@@ -10,10 +10,9 @@ from typing import Final
 from urllib.request import urlopen
 
 from perseid.wire.codes import OpCode, OpFlag
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.fragments import Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import Message
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import RequestBody
 from perseid.wire.sessions import Session
 from tests.serve.native_client import RECEIVED, Frames, NativeClient, NoAnswer, Via
@@ -54,7 +53,7 @@ class SourceClient(NativeClient):
                     packet = sending.recv(RECEIVED)
                     envelope = Envelope.from_bytes(packet)
                     if packet_count(envelope.length) == 1:
-                        return Frame(envelope, packet[LENGTH:])
+                        return Frame(envelope, packet[ENVELOPE_LENGTH:])
                     if (whole := unfinished.receive("server", packet, time.monotonic())) is not None:
                         return Frame(*whole)
             except TimeoutError:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from perseid.wire.envelope import LENGTH
+from perseid.wire.message import ENVELOPE_LENGTH
 from tests.serve.http.places import basic
 from tests.serve.recorded_answers import ABSENT, Found
 from tests.vector_files import Vector, load
@@ -196,8 +196,8 @@ class Replay:
             for element in ET.fromstring(body):
                 named = sorted(element.attrib.items())
                 yield f"body.{dict(named).get('id', 'other')}", str(named)
-        elif len(body) > LENGTH and body[:1] == b"\x02":
-            start = LENGTH + _EXPIRES_IN.start
+        elif len(body) > ENVELOPE_LENGTH and body[:1] == b"\x02":
+            start = ENVELOPE_LENGTH + _EXPIRES_IN.start
             yield "body", (body[:start] + body[start + 4 :]).hex()
         else:
             yield "body", _ISO.sub("TIME", body.decode())

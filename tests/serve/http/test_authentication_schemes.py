@@ -16,7 +16,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
 from perseid.serve.http import basic, handle_proofs, handle_scheme
 from perseid.serve.http.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
-from perseid.wire.hashes import Algorithm
+from perseid.wire.credentials import Algorithm
 from tests.serve.native_doors import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY
 

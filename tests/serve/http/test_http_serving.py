@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from perseid.records.value import Value
 from perseid.registry.certificates import self_signed
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.envelope import LENGTH, Envelope
 from perseid.wire.framing import MEDIA_TYPE, Frame, HttpResponseReader, http_request
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope
 from perseid.wire.requests import Name, Resolve
 from tests.registry.server_files import furnish
 from tests.serve.faults.machine import eventually, named
@@ -188,7 +188,7 @@ def test_a_native_message_may_come_in_a_post(running: Serving, secure: bool) -> 
     octets = resolution(running, f"{PREFIX}/n3")
     frame = tunnelled(running, octets, context)
     assert code_of(frame) is ResponseCode.SUCCESS
-    assert frame.envelope.request_id == Envelope.from_bytes(octets[:LENGTH]).request_id
+    assert frame.envelope.request_id == Envelope.from_bytes(octets[:ENVELOPE_LENGTH]).request_id
     assert b"https://example.org/3" in frame.payload
     assert (
         code_of(tunnelled(running, resolution(running, f"{PREFIX}/absent"), context)) is ResponseCode.HANDLE_NOT_FOUND
@@ -198,7 +198,9 @@ def test_a_native_message_may_come_in_a_post(running: Serving, secure: bool) -> 
 
 
 @pytest.mark.parametrize(
-    "octets", [b"", b"x", bytes(LENGTH), b"\r\n" + bytes(40), b"\xff" * 100], ids=["empty", "x", "zero", "pair", "ones"]
+    "octets",
+    [b"", b"x", bytes(ENVELOPE_LENGTH), b"\r\n" + bytes(40), b"\xff" * 100],
+    ids=["empty", "x", "zero", "pair", "ones"],
 )
 def test_what_is_no_native_message_is_told_so_in_one(running: Serving, octets: bytes) -> None:
     headers = {"Content-Type": MEDIA_TYPE, "Accept": f"text/html, {MEDIA_TYPE.upper()}"}
@@ -207,7 +209,7 @@ def test_what_is_no_native_message_is_told_so_in_one(running: Serving, octets: b
         assert response.status == 200
         assert response.getheader("Content-Type") == MEDIA_TYPE
         assert response.getheader("Content-Length") == str(len(body))
-        frame = Frame(Envelope.from_bytes(body[:LENGTH]), body[LENGTH:])
+        frame = Frame(Envelope.from_bytes(body[:ENVELOPE_LENGTH]), body[ENVELOPE_LENGTH:])
         assert code_of(frame) is ResponseCode.PROTOCOL_ERROR
         response, body = ask(connection, "/any/path", "POST", body=octets, headers={"Content-Type": MEDIA_TYPE})
         assert response.getheader("Content-Type") != MEDIA_TYPE
@@ -231,7 +233,7 @@ def test_a_long_list_comes_whole(running: Serving) -> None:
         assert response.getheader("Content-Length") == str(len(body))
         count, at = 0, 0
         while at < len(body):
-            at += LENGTH + Envelope.from_bytes(body[at : at + LENGTH]).length
+            at += ENVELOPE_LENGTH + Envelope.from_bytes(body[at : at + ENVELOPE_LENGTH]).length
             count += 1
         assert count == len(expected) // 50 + 1
 

@@ -12,8 +12,8 @@ from perseid.serve.http import tunnel
 from perseid.serve.http.settings import HttpSettings
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
-from perseid.wire.envelope import LENGTH, MAX_MESSAGE, Envelope
 from perseid.wire.framing import MEDIA_TYPE
+from perseid.wire.message import ENVELOPE_LENGTH, MAX_MESSAGE, Envelope
 from perseid.wire.requests import Resolve
 from tests.serve.http.places import Harness, header_of
 from tests.serve.installations import PREFIX
@@ -29,7 +29,7 @@ REQUEST = (
 
 def code_in(body: bytes) -> ResponseCode:
     """How it went, as the first message of an answer says."""
-    return ResponseCode(int.from_bytes(body[LENGTH + 4 : LENGTH + 8], "big"))
+    return ResponseCode(int.from_bytes(body[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
 
 
 def code_of(server: Harness, octets: bytes) -> ResponseCode:
@@ -37,7 +37,7 @@ def code_of(server: Harness, octets: bytes) -> ResponseCode:
     assert answer.status == 200
     assert header_of(answer, "Content-Type") == MEDIA_TYPE
     assert header_of(answer, "Cache-Control") == "no-store"
-    assert Envelope.from_bytes(answer.body[:LENGTH]).length == len(answer.body) - LENGTH
+    assert Envelope.from_bytes(answer.body[:ENVELOPE_LENGTH]).length == len(answer.body) - ENVELOPE_LENGTH
     return code_in(answer.body)
 
 
@@ -75,8 +75,8 @@ def test_both_headers_must_say_so(shared: Harness, accept: str, kind: str, nativ
         (b"\r\n" + REQUEST, ResponseCode.PROTOCOL_ERROR),
         (REQUEST + bytes(1_000), ResponseCode.SUCCESS),
         (REQUEST[:-1], ResponseCode.PROTOCOL_ERROR),
-        (REQUEST[:LENGTH], ResponseCode.PROTOCOL_ERROR),
-        (REQUEST[: LENGTH - 1], ResponseCode.PROTOCOL_ERROR),
+        (REQUEST[:ENVELOPE_LENGTH], ResponseCode.PROTOCOL_ERROR),
+        (REQUEST[: ENVELOPE_LENGTH - 1], ResponseCode.PROTOCOL_ERROR),
         (b"", ResponseCode.PROTOCOL_ERROR),
         (b"\r", ResponseCode.PROTOCOL_ERROR),
     ],
@@ -87,11 +87,11 @@ def test_what_is_before_and_behind_a_message(shared: Harness, octets: bytes, cod
 
 @pytest.mark.parametrize("length", [0, 23, MAX_MESSAGE + 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
 def test_a_length_that_cannot_be(shared: Harness, length: int) -> None:
-    octets = REQUEST[:16] + length.to_bytes(4, "big") + REQUEST[LENGTH:]
+    octets = REQUEST[:16] + length.to_bytes(4, "big") + REQUEST[ENVELOPE_LENGTH:]
     assert code_of(shared, octets) is ResponseCode.PROTOCOL_ERROR
 
 
-@given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda octets: REQUEST[:LENGTH] + octets))
+@given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda octets: REQUEST[:ENVELOPE_LENGTH] + octets))
 def test_whatever_comes_there_is_an_answer(shared: Harness, octets: bytes) -> None:
     assert code_of(shared, octets) is not ResponseCode.RESERVED
 

@@ -25,7 +25,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_SECKEY
 from perseid.records.value import Value
 from perseid.registry.identity import Proof
-from perseid.wire.hashes import Algorithm, mac
+from perseid.wire.credentials import Algorithm, mac
 
 from .handle_scheme import MAX_ITERATIONS, Claim
 

@@ -21,7 +21,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import ValueRef
 from perseid.registry.identity import Proof
-from perseid.wire.hashes import HASHES, Algorithm
+from perseid.wire.credentials import HASHES, Algorithm
 
 MAX_NONCE: Final = 1_024
 """Octets of a nonce or salt: deployed clients send 16, and what is longer says no more."""

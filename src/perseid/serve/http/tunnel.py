@@ -10,10 +10,10 @@ from contextlib import aclosing
 from typing import Final
 
 from perseid.records.site import Transport
-from perseid.wire import envelope
+from perseid.wire import message
 from perseid.wire.codes import ResponseCode
-from perseid.wire.envelope import Envelope
 from perseid.wire.framing import MEDIA_TYPE, Frame, is_native, unwrap_http_body
+from perseid.wire.message import Envelope
 from perseid.wire.server import INVALID_LENGTH
 
 from .asking import Asking, Native
@@ -49,13 +49,13 @@ async def answer(asking: Asking) -> Response:
 def _frame(body: bytes) -> Frame | None:
     """The message in a body; None if there is none, or not all of it. What is behind it is nobody's."""
     octets = unwrap_http_body(body)
-    if len(octets) < envelope.LENGTH:
+    if len(octets) < message.ENVELOPE_LENGTH:
         return None
-    found = Envelope.from_bytes(octets[: envelope.LENGTH])
-    end = envelope.LENGTH + found.length
+    found = Envelope.from_bytes(octets[: message.ENVELOPE_LENGTH])
+    end = message.ENVELOPE_LENGTH + found.length
     if not found.has_valid_length or len(octets) < end:
         return None
-    return Frame(found, octets[envelope.LENGTH : end])
+    return Frame(found, octets[message.ENVELOPE_LENGTH : end])
 
 
 async def _served(native: Native, frame: Frame, asking: Asking) -> bytes:
