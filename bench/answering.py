@@ -8,11 +8,11 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from perseid.ledger.answers import Answers
-from perseid.ledger.answers_reader import AnswersReader
 from perseid.ledger.change import Change, Source
-from perseid.ledger.entry import State
-from perseid.ledger.keys import homed_name, record_key
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import homed_name, record_key
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Value
 from perseid.serve.answering import Answerer, Settings, packets
 from perseid.serve.counters import Board

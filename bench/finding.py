@@ -16,7 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger import Action, Answers, Draft, Ledger, Signer, State, Store
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.names import pilin
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef

@@ -32,26 +32,20 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from perseid.ledger import (
-    Action,
-    Answers,
-    AnswersReader,
-    Append,
-    Draft,
-    Lease,
-    Leased,
-    Ledger,
-    Log,
-    Signer,
-    State,
-    Store,
-)
-from perseid.ledger.keys import record_key
-from perseid.ledger.signing import sign_checkpoint
-from perseid.ledger.sql_views import rebuild
-from perseid.ledger.verification import check_inclusion
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Append, Lease, Leased
+from perseid.ledger.log.signing import sign_checkpoint
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.ledger.views.sql import rebuild
 from perseid.names import pilin
 from perseid.names.suffix_scheme import Source
+from perseid.proof.verifier import check_inclusion
 from perseid.records.value import Value
 from perseid.registry.installation import new_log
 

@@ -17,7 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
-from perseid.ledger import Answers, Ledger, Signer, Store
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, ValueList
 from perseid.records.value import Value, ValueRef

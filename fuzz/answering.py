@@ -7,8 +7,8 @@ view, so that damaged items are met too; one begins with a sound request and cha
 from collections.abc import Callable
 from typing import Final
 
-from perseid.ledger.answer_format import HandleItem, PrefixItem
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers_format import HandleItem, PrefixItem
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from perseid.serve.answering import MAX_PACKETS, Answerer, Settings, packets

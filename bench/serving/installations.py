@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger import Action, Append, Appended, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.key_files import read_key_file

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from perseid.cli.verifying import ACTIONS, STATES, iso_time, short_time
-from perseid.ledger.answers import Answers
-from perseid.ledger.entry import Action, State
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.views.answers import Answers
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, finish, run
 

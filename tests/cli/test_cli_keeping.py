@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from perseid.cli._restoring import farthest_ahead
-from perseid.ledger.answers import Answers
-from perseid.ledger.clock import CheckedClock
 from perseid.ledger.errors import WrongClock
+from perseid.ledger.log.clock import CheckedClock
+from perseid.ledger.views.answers import Answers
 from perseid.registry.installation import NEXT_CHECKPOINT_KEY
 from perseid.registry.policy import Policy
 from perseid.registry.policy_text import InvalidPolicy

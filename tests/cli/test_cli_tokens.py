@@ -10,7 +10,7 @@ import pytest
 
 from perseid.cli import _token_checks
 from perseid.cli._place import registry_of
-from perseid.ledger import token_uses
+from perseid.ledger.store import token_uses
 from perseid.registry.installation import Installation
 from perseid.registry.results import Refused
 from perseid.registry.scopes import WORDS

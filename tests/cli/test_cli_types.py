@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from perseid.ledger.entry import Entry
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.reader import Reading
 from tests.cli.installation import Site, refused, site
 
 SCHEMA = {"type": "object", "required": ["mm"], "properties": {"mm": {"type": "integer"}}}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.log import Log
-from perseid.ledger.store import Store
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, Machine, open_store, postgres_with_tables, sqlite_with_tables
 from tests.postgres import Cluster, postgres
 

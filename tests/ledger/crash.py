@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perseid.ledger import ledger as ledgers
-from perseid.ledger import signing
-from perseid.ledger.answers import Answers
-from perseid.ledger.entry import Draft
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.requests import Appended, Lender, Mint, Minted
-from perseid.ledger.sql_views import Superseded, rebuild
+from perseid.ledger.log import signing
+from perseid.ledger.log.entry import Draft
+from perseid.ledger.log.requests import Appended, Lender, Mint, Minted
 from perseid.ledger.verify import verify
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.sql import Superseded, rebuild
 from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
 
 PAIR = 3  # entries that are minted together: all of them are there, or none

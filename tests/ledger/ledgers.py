@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.clock import RELEASED, SECOND, CheckedClock
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.log import Log
-from perseid.ledger.requests import Append, Appended, Outcome
-from perseid.ledger.store import Store
+from perseid.ledger.log.clock import RELEASED, SECOND, CheckedClock
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Append, Appended, Outcome
+from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.records.value import Permission, Value
 

@@ -5,10 +5,10 @@ import random
 from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
-from perseid.ledger import store as stores
-from perseid.ledger.log import Log
-from perseid.ledger.schema import metadata
-from perseid.ledger.store import Store
+from perseid.ledger.log.log import Log
+from perseid.ledger.store import store as stores
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import metadata
 from tests.ledger.ledgers import SIGNER, Machine
 
 

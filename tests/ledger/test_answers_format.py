@@ -8,7 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.ledger.answer_format import (
+from perseid.ledger.errors import Damaged
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import record_key as ledger_key
+from perseid.ledger.views.answers_format import (
     LONGEST_PLAIN_KEY,
     NOTHING,
     HandleItem,
@@ -20,9 +23,6 @@ from perseid.ledger.answer_format import (
     record_key,
     store_key,
 )
-from perseid.ledger.entry import State
-from perseid.ledger.errors import Damaged
-from perseid.ledger.keys import record_key as ledger_key
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import change, typed, url

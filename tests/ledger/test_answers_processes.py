@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.answers import Answers
-from perseid.ledger.answers_reader import AnswersReader
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
 from tests.ledger.answer_ledgers import (
     MemoryLedger,
     apply_everything,

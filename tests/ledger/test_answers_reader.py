@@ -14,9 +14,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from perseid.ledger.answers import Answers
-from perseid.ledger.answers_reader import AnswersReader
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import MemoryLedger, typed, url

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger import answer_generation
-from perseid.ledger import answers as answers_module
-from perseid.ledger.answer_format import PrefixItem
-from perseid.ledger.answer_generation import Generation
 from perseid.ledger.answer_state import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, StateFile
-from perseid.ledger.answers import Answers, Applied
-from perseid.ledger.answers_reader import AnswersReader, Unavailable
-from perseid.ledger.entry import State
 from perseid.ledger.errors import Damaged
+from perseid.ledger.log.entry import State
+from perseid.ledger.views import answers as answers_module
+from perseid.ledger.views import answers_generation
+from perseid.ledger.views.answers import Answers, Applied
+from perseid.ledger.views.answers_format import PrefixItem
+from perseid.ledger.views.answers_generation import Generation
+from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import (
@@ -550,7 +550,8 @@ def test_a_generation_that_cannot_be_opened_for_now_is_not_built_anew(
     with Answers(folder) as answers:
         with monkeypatch.context() as patch:
             patch.setattr(
-                "perseid.ledger.answer_generation.lmdb.open", failing(lambda: lmdb.Error("no memory", errno.ENOMEM))
+                "perseid.ledger.views.answers_generation.lmdb.open",
+                failing(lambda: lmdb.Error("no memory", errno.ENOMEM)),
             )
             assert not answers.catch_up(ledger.look)
             assert word(folder, WORD_NEEDED) == 1
@@ -681,7 +682,7 @@ def test_places_of_readers_are_looked_through_now_and_then(
 
 
 def test_a_rebuild_tells_how_far_it_is_and_leaves_one_generation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_generation, "BATCH", 10)
+    monkeypatch.setattr(answers_generation, "BATCH", 10)
     ledger = MemoryLedger()
     for number in range(25):
         ledger.append(f"10.1/{number}", url("x"))

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select
 
-from perseid.ledger import answered, token_uses
 from perseid.ledger import ledger as ledgers
-from perseid.ledger.answered import Room, find, purge, room
-from perseid.ledger.answers import Answers
 from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.restore import restore
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Moved
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log import Log
-from perseid.ledger.redaction import redaction
-from perseid.ledger.requests import (
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.requests import (
     CALLER_LENGTH,
     KEPT,
     MAX_BODY,
@@ -33,10 +31,13 @@ from perseid.ledger.requests import (
     Outcome,
     Repeated,
 )
-from perseid.ledger.restore import restore
-from perseid.ledger.schema import idempotency
-from perseid.ledger.store import Store
+from perseid.ledger.store import idempotency as answered
+from perseid.ledger.store import token_uses
+from perseid.ledger.store.idempotency import Room, find, purge, room
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import idempotency
 from perseid.ledger.verify import verify
+from perseid.ledger.views.answers import Answers
 from tests.ledger.ledgers import Machine, change, key, log_of_today, look, open_store, secret, until, url
 
 CALLER, OTHER = bytes(32), b"\x01" * 32

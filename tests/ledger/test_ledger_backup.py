@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text, update
 
-from perseid.ledger.archive import (
+from perseid.ledger.backup import save_backup, write_backup
+from perseid.ledger.backup.archive import (
     CHECKPOINT,
     ENTRY,
     FIRST_LINE,
@@ -30,23 +31,22 @@ from perseid.ledger.archive import (
     ArchiveWriter,
     InvalidBackup,
 )
-from perseid.ledger.backup import save_backup, write_backup
+from perseid.ledger.backup.restore import NotEmpty, Restored, reopen, restore
 from perseid.ledger.branch import branch_of
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.clock import LONGEST_PAUSE, SECOND
-from perseid.ledger.entry import Action
 from perseid.ledger.errors import Damaged, LeaseClosed, LedgerError, WrongClock
-from perseid.ledger.keys import LEDGER, record_key
-from perseid.ledger.log import Log
-from perseid.ledger.redaction import redaction
-from perseid.ledger.requests import Lease, Leased
-from perseid.ledger.restore import NotEmpty, Restored, reopen, restore
-from perseid.ledger.schema import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
-from perseid.ledger.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.store import Store
-from perseid.ledger.verification import MAX_NOTE, Branch, InvalidProof, check_consistency, open_checkpoint
+from perseid.ledger.log.clock import LONGEST_PAUSE, SECOND
+from perseid.ledger.log.entry import Action
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import LEDGER, record_key
+from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.requests import Lease, Leased
+from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
 from perseid.ledger.verify import verify
 from perseid.names import pilin
+from perseid.proof.verifier import MAX_NOTE, Branch, InvalidProof, check_consistency, open_checkpoint
 from tests.ledger.ledgers import (
     NOW,
     ORIGIN,
@@ -658,7 +658,7 @@ KILLED = textwrap.dedent(
     import os, sys
     from pathlib import Path
     from perseid.ledger.checkpoint import Signer
-    from perseid.ledger.restore import restore
+    from perseid.ledger.backup.restore import restore
     from tests.ledger.ledgers import Machine, log_of_today, open_store
 
     log = log_of_today(open_store(sys.argv[1]))

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.checkpoint import Signer, successor
-from perseid.ledger.verification import (
-    MAX_NOTE,
-    Checkpoint,
-    InvalidProof,
-    LogKey,
-    open_checkpoint,
-    read_note,
-    write_note,
-)
+from perseid.proof.verifier import MAX_NOTE, Checkpoint, InvalidProof, LogKey, open_checkpoint, read_note, write_note
 
 SIGNER = Signer.generate("ledger.example.org", bytes(range(32)))
 OTHER = Signer.generate("ledger.example.org", bytes(32))

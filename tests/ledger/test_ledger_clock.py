@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.clock import LONGEST_PAUSE, RELEASED, SECOND, TOLERANCE
 from perseid.ledger.errors import WrongClock
+from perseid.ledger.log.clock import LONGEST_PAUSE, RELEASED, SECOND, TOLERANCE
 from tests.ledger.ledgers import NOW, Machine
 
 YEAR = 365 * 86_400 * SECOND

@@ -1,7 +1,7 @@
 """Names by what they are: how many there are, and those behind so many."""
 
-from perseid.ledger.entry import State
-from perseid.ledger.log import Log
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.log import Log
 from tests.ledger.ledgers import change, key, look
 
 STATES = (State.NORMAL, State.RESERVED, State.UNPUBLISHED, State.TOMBSTONE, State.ABSENT)

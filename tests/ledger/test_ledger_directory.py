@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.directory import UnsuitableDirectory, mount_of, open_new, prepare, sync_directory
 from perseid.ledger.errors import ReadOnly
-from perseid.ledger.log import Log
-from perseid.ledger.store import Store
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.directory import UnsuitableDirectory, mount_of, open_new, prepare, sync_directory
+from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, Machine, change
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ AS_ANOTHER = textwrap.dedent(
     """
     import os, sys
     from pathlib import Path
-    from perseid.ledger.directory import prepare
+    from perseid.ledger.store.directory import prepare
     from perseid.ledger.errors import ReadOnly
 
     user = int(sys.argv[2])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perseid.ledger.errors import Contention, TooBusy
-from perseid.ledger.sqlite_driver import READERS, SqliteDriver
+from perseid.ledger.store.sqlite import READERS, SqliteDriver
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ FORKED = textwrap.dedent(
     """
     import os, sys
     from perseid.ledger.errors import Unusable
-    from perseid.ledger.sqlite_driver import SqliteDriver
+    from perseid.ledger.store.sqlite import SqliteDriver
 
     driver = SqliteDriver(sys.argv[1], (), 1.0)
     with driver.reading():

@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import (
-    FORMAT,
-    SALT_LENGTH,
-    Action,
-    Draft,
-    Entry,
-    Kind,
-    Slot,
-    State,
-    seal,
-    skim,
-)
-from perseid.ledger.verification import InvalidProof, Leaf, leaf_hash
+from perseid.ledger.log.entry import FORMAT, SALT_LENGTH, Action, Draft, Entry, Kind, Slot, State, seal, skim
+from perseid.proof.verifier import InvalidProof, Leaf, leaf_hash
 from perseid.records.errors import InvalidData
 from perseid.records.value import Permission, Value
 from tests.record_strategies import values as record_values

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.clock import SECOND, TOLERANCE
-from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.errors import Moved, WrongClock
-from perseid.ledger.log import Log
-from perseid.ledger.requests import Failed, Lease, Leased, Lender, Mint, Minted
-from perseid.ledger.store import Store
+from perseid.ledger.log.clock import SECOND, TOLERANCE
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Failed, Lease, Leased, Lender, Mint, Minted
+from perseid.ledger.store.store import Store
 from perseid.names import pilin
 from perseid.records.value import Value
 from tests.ledger.ledgers import SIGNER, Machine, appended, change, key, log_of_today, look, verified
@@ -143,7 +143,7 @@ def test_an_error_of_the_database_is_no_answer_to_one_request(log: Log) -> None:
 MINTER = textwrap.dedent(
     """
     import secrets, sys, time
-    from perseid.ledger.requests import Lease
+    from perseid.ledger.log.requests import Lease
     from perseid.names import pilin
     from perseid.names.suffix_scheme import Source
     from tests.ledger.ledgers import log_of_today, open_store

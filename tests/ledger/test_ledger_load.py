@@ -15,20 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger import answers, loading
 from perseid.ledger import ledger as ledgers
-from perseid.ledger.answer_format import HandleItem, item_octets, store_key
-from perseid.ledger.answer_generation import Generation, Transaction
-from perseid.ledger.answers import Answers, Applied
+from perseid.ledger.backup import bulk_load
+from perseid.ledger.backup.bulk_load import NameTaken
 from perseid.ledger.change import Change
-from perseid.ledger.entry import Draft, State
 from perseid.ledger.errors import Moved, StorageFull
-from perseid.ledger.keys import record_key
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.loading import NameTaken
+from perseid.ledger.log.entry import Draft, State
+from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.runs import Runs, parts
-from perseid.ledger.store import Store
+from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
+from perseid.ledger.views import answers
+from perseid.ledger.views.answers import Answers, Applied
+from perseid.ledger.views.answers_format import HandleItem, item_octets, store_key
+from perseid.ledger.views.answers_generation import Generation, Transaction
 from perseid.ledger.watch import Watch
 from perseid.records.value import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
@@ -65,8 +66,8 @@ def shuffled(number: int) -> list[str]:
 
 @pytest.mark.parametrize("run_octets", [1 << 30, 10_000])
 def test_a_load_is_appended_with_all_views(opened: Ledger, run_octets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.Load.__init__, "__defaults__", (run_octets,))
-    monkeypatch.setattr(loading, "CHUNK", 100)
+    monkeypatch.setattr(bulk_load.Load.__init__, "__defaults__", (run_octets,))
+    monkeypatch.setattr(bulk_load, "CHUNK", 100)
     opened.append(change("before", url("1")), change("x", url("2"), handle="99.9/behind"))
     told: list[int] = []
     loaded = opened.load(drafts(shuffled(250)), {key("before"): 1}, told.append)
@@ -191,7 +192,7 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from perseid.ledger import answers, loading
-    from perseid.ledger.answers import Answers
+    from perseid.ledger.views.answers import Answers
     from perseid.ledger.ledger import Ledger
     from tests.ledger.ledgers import log_of_today, open_store, until
     from tests.ledger.test_ledger_load import drafts, shuffled
@@ -284,7 +285,7 @@ FULL_DISK = textwrap.dedent(
     """
     import resource, signal, sys
     from pathlib import Path
-    from perseid.ledger.answers import Answers
+    from perseid.ledger.views.answers import Answers
     from perseid.ledger.errors import StorageFull
     from perseid.ledger.ledger import Ledger
     from tests.ledger.ledgers import change, log_of_today, open_store, until, url
@@ -360,7 +361,7 @@ def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypa
 
 
 def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "CHUNK_OCTETS", 10_000)
+    monkeypatch.setattr(bulk_load, "CHUNK_OCTETS", 10_000)
     batches: list[int] = []
     write_sorted = Generation.write_sorted
 

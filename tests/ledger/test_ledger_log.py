@@ -11,15 +11,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
-from perseid.ledger.clock import SECOND, TOLERANCE
-from perseid.ledger.entry import Action, State
 from perseid.ledger.errors import Damaged, Moved, NewerFormat, WrongClock
-from perseid.ledger.log import MAX_GROUP, Log
-from perseid.ledger.requests import Append, Failed
-from perseid.ledger.schema import metadata
-from perseid.ledger.signing import sign_checkpoint
-from perseid.ledger.store import Store
-from perseid.ledger.verification import check_consistency, check_inclusion, open_checkpoint
+from perseid.ledger.log.clock import SECOND, TOLERANCE
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.log import MAX_GROUP, Log
+from perseid.ledger.log.requests import Append, Failed
+from perseid.ledger.log.signing import sign_checkpoint
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import metadata
+from perseid.proof.verifier import check_consistency, check_inclusion, open_checkpoint
 from tests.ledger.ledgers import NOW, ORIGIN, SIGNER, Machine, appended, change, key, log_of_today, look, url, verified
 
 

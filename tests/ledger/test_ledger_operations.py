@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 
-from perseid.ledger import operations
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.log import Log
-from perseid.ledger.operations import Operation, Undo, Whose
-from perseid.ledger.schema import operations as table
-from perseid.ledger.store import Store
+from perseid.ledger.log.log import Log
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation, Undo, Whose
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import operations as table
 from perseid.records.value import ValueRef
 from perseid.registry import units
 from perseid.registry.identity import KeyHolder, Proof
@@ -67,14 +67,14 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
 def test_somebodys_operations_come_newest_first(
     filled: Log, whose: Whose | None, at_once: int, before: tuple[int, str] | None
 ) -> None:
-    every = list(operations.newest_first(filled))
+    every = list(jobs.newest_first(filled))
     assert len(every) == 120
     expected = [
         each
         for each in sorted(every, key=lambda each: (each.begun, each.id), reverse=True)
         if (whose is None or whose.has(each)) and (before is None or (each.begun, each.id) < before)
     ]
-    assert list(operations.newest_first(filled, before, whose, at_once)) == expected
+    assert list(jobs.newest_first(filled, before, whose, at_once)) == expected
 
 
 def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
@@ -84,11 +84,11 @@ def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
-        (lambda log: next(operations.newest_first(log, at_once=1)), "operations_begun"),
-        (lambda log: list(operations.newest_first(log, (7, "x"), at_once=1)), "operations_begun"),
-        (lambda log: list(operations.newest_first(log, (7, "x"), Whose("300:1/ann"), 1)), "operations_actor"),
-        (lambda log: list(operations.newest_first(log, None, Whose("x", ("300:1/ann",)), 1)), "operations_maker"),
-        (lambda log: operations.undos_of(log, ["0001"]), "operations_undoes"),
+        (lambda log: next(jobs.newest_first(log, at_once=1)), "operations_begun"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), at_once=1)), "operations_begun"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), Whose("300:1/ann"), 1)), "operations_actor"),
+        (lambda log: list(jobs.newest_first(log, None, Whose("x", ("300:1/ann",)), 1)), "operations_maker"),
+        (lambda log: jobs.undos_of(log, ["0001"]), "operations_undoes"),
     ],
 )
 def test_an_index_finds_them(filled: Log, ask: Callable[[Log], object], index: str) -> None:
@@ -121,11 +121,11 @@ def test_undos_are_read_as_far_as_they_are_about_something(log: Log) -> None:
         made(6, "a", undoes="0005"),
     )
     about_one = {Undo("0002", "0001", True), Undo("0003", "0002", True), Undo("0004", "0001", False)}
-    assert set(operations.undos_of(log, ["0001"])) == about_one
-    assert operations.undos_of(log, ["0002"]) == [Undo("0003", "0002", True)]
-    assert operations.undos_of(log, ["0003", "", "9999"]) == operations.undos_of(log, []) == []
-    assert set(operations.undos_of(log, ["0001", "0005"])) == {*about_one, Undo("0006", "0005", True)}
-    assert set(operations.undos(log)) == {*about_one, Undo("0006", "0005", True)}
+    assert set(jobs.undos_of(log, ["0001"])) == about_one
+    assert jobs.undos_of(log, ["0002"]) == [Undo("0003", "0002", True)]
+    assert jobs.undos_of(log, ["0003", "", "9999"]) == jobs.undos_of(log, []) == []
+    assert set(jobs.undos_of(log, ["0001", "0005"])) == {*about_one, Undo("0006", "0005", True)}
+    assert set(jobs.undos(log)) == {*about_one, Undo("0006", "0005", True)}
 
 
 def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None:
@@ -145,7 +145,7 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
             assert units._name(KeyHolder(ValueRef.parse(key), Proof.TOKEN)) == maker
     store = open_store(where)
     config = alembic.config.Config()
-    config.set_main_option("script_location", "perseid.ledger:migrations")
+    config.set_main_option("script_location", "perseid.ledger.store:migrations")
     row = "INSERT INTO operations VALUES (:id, 'test', '{}', '', 'http', :actor, '', 0, :begun, 1, 0)"
     with store.writing() as connection:
         config.attributes["connection"] = connection
@@ -153,7 +153,7 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
         for begun, actor in enumerate(whose):
             connection.execute(text(row), {"id": str(begun), "actor": actor, "begun": begun})
     store.upgrade()
-    found = operations.newest_first(Log(store, Machine().clock(), bytes))
+    found = jobs.newest_first(Log(store, Machine().clock(), bytes))
     assert {each.actor: each.maker for each in found} == whose
     store.close()
 
@@ -163,4 +163,4 @@ def test_operations_of_older_backups_have_no_maker(log: Log) -> None:
     names = [column.name for column in table.columns if column.name != "maker"]
     with log.store.writing() as connection:
         connection.execute(insert(table), [{name: getattr(made(1, "a"), name) for name in names}])
-    assert [each.maker for each in operations.newest_first(log)] == [""]
+    assert [each.maker for each in jobs.newest_first(log)] == [""]

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from perseid.ledger import loading
-from perseid.ledger import store as stores
-from perseid.ledger.entry import Draft
+from perseid.ledger.backup import bulk_load
+from perseid.ledger.backup.bulk_load import Load
 from perseid.ledger.errors import OutcomeUnknown, TooBusy
-from perseid.ledger.loading import Load
-from perseid.ledger.log import Log
-from perseid.ledger.store import BUSY_SECONDS, IDLE_SECONDS, Store
+from perseid.ledger.log.entry import Draft
+from perseid.ledger.log.log import Log
+from perseid.ledger.store import store as stores
+from perseid.ledger.store.store import BUSY_SECONDS, IDLE_SECONDS, Store
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, look, open_store, url, verified
 
 pytestmark = pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
@@ -133,7 +133,7 @@ def test_a_lost_commit_that_cannot_be_settled_is_not_called_unwritten(
     log_of_today(store).create(SIGNER)
     log = log_of_today(open_store(wire.where))
     log.append([change("a")])
-    monkeypatch.setattr("perseid.ledger.log._PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", (0.01, 0.01))
     wire.breaks, wire.gone_then = how, True
     with pytest.raises(OutcomeUnknown, match="look before you try again"):
         log.append([change("b")])
@@ -171,7 +171,7 @@ NAMES = [change("a", url("1")).draft, change("b").draft]
 def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Have the database be away when it is asked what became of a load, so many times."""
     ask, left = Load._has_token, [True] * times
-    monkeypatch.setattr("perseid.ledger.log._PAUSES", (0.0,) * 3)
+    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", (0.0,) * 3)
 
     def away(load: Load) -> bool:
         if left:
@@ -233,7 +233,7 @@ def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
     written: list[int] = []
 
     def source() -> Iterator[Draft]:
-        for number in range(loading.CHUNK):
+        for number in range(bulk_load.CHUNK):
             yield change(f"n{number}").draft
         written.append(appended(log_of_today(store).append([change("other")])[0]).seq)
         yield NAMES[0]
@@ -287,8 +287,8 @@ def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(st
 def test_who_cannot_get_the_head_is_told_to_come_back(
     store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perseid.ledger.log._PAUSES", ())
-    monkeypatch.setattr("perseid.ledger.store._LIMITS", "SET LOCAL lock_timeout = '200ms'")
+    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", ())
+    monkeypatch.setattr("perseid.ledger.store.store._LIMITS", "SET LOCAL lock_timeout = '200ms'")
     other = log_of_today(open_store(where))
     with store.writing() as connection:
         connection.connection.cursor().execute(log.statements.lock_head)

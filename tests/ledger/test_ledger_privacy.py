@@ -20,23 +20,23 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger import schema
-from perseid.ledger.answers import Answers
 from perseid.ledger.change import Change
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.clock import RELEASED, SECOND, TOLERANCE
-from perseid.ledger.entry import Action, Draft, Entry, Slot, State
 from perseid.ledger.errors import Damaged, Moved, WrongClock
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log import Committed, Log
-from perseid.ledger.redaction import NothingToRedact, redaction
-from perseid.ledger.requests import Append, Failed, Lease, Leased, Outcome, Request
-from perseid.ledger.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.sql_views import rebuild
-from perseid.ledger.store import Store
-from perseid.ledger.verification import Leaf, check_consistency, check_inclusion, leaf_hash, open_checkpoint
+from perseid.ledger.log.clock import RELEASED, SECOND, TOLERANCE
+from perseid.ledger.log.entry import Action, Draft, Entry, Slot, State
+from perseid.ledger.log.log import Committed, Log
+from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, Request
+from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.store import tables as schema
+from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.sql import rebuild
 from perseid.names import pilin
+from perseid.proof.verifier import Leaf, check_consistency, check_inclusion, leaf_hash, open_checkpoint
 from perseid.records.value import Permission, TtlType, Value
 from tests.ledger.ledgers import NOW, SIGNER, Machine, appended, change, key, look, open_store, secret, url, verified
 

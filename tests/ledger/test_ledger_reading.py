@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger import reading
-from perseid.ledger.entry import Action, State
-from perseid.ledger.log import Log
-from perseid.ledger.reading import Reading
-from perseid.ledger.target_keys import host, url_exact
+from perseid.ledger.log import reader
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.views.search_keys import host, url_exact
 from perseid.ledger.watch import follow
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 
@@ -84,7 +84,7 @@ def test_of_large_records_fewer_are_read_at_a_time(log: Log, monkeypatch: pytest
     assert len(names) == len(sizes)
     assert not state.some_names(b"", b"\xff", 100)[1]
     for octets in (1, 5_000, 1 << 20):
-        monkeypatch.setattr(reading, "CHUNK_OCTETS", octets)
+        monkeypatch.setattr(reader, "CHUNK_OCTETS", octets)
         assert [entry.seq for entry in state.log(0)] == list(range(1, len(sizes) + 1))
         found: list[str] = []
         pages, more, first = 0, True, b""
@@ -108,13 +108,13 @@ def test_the_log_is_read_between_two_points(log: Log) -> None:
 
 def test_one_reading_is_one_state(log: Log) -> None:
     log.append([change("a", url("1"))])
-    with log.reading() as reading:
-        assert reading.size == 1
+    with log.reading() as reader:
+        assert reader.size == 1
         second = log_of_today(open_store(_address(log)))
         second.clock.accept()
         second.append([change("a", url("2")), change("b")])
         second.store.close()
-        assert (reading.size, reading.latest(key("a")), reading.latest(key("b"))) == (1, 1, 0)
+        assert (reader.size, reader.latest(key("a")), reader.latest(key("b"))) == (1, 1, 0)
     assert (look(log).size, look(log).latest(key("a"))) == (3, 2)
 
 
@@ -130,14 +130,14 @@ def test_a_log_in_memory_agrees(steps: list[tuple[str, int]], data: st.DataObjec
 
     log = memory_log()
     log.append([change(name, *([url(str(number))] if number else [])) for name, number in steps])
-    reading: Reading
-    with log.reading() as reading:
+    reader: Reading
+    with log.reading() as reader:
         for name in "abc":
             until = data.draw(st.integers(0, len(steps) + 1))
             mine = [seq for seq, (other, _) in enumerate(steps, 1) if other == name and seq <= until]
-            found = reading.as_of(key(name), until)
+            found = reader.as_of(key(name), until)
             assert (found.seq if found else None) == (mine[-1] if mine else None)
-            assert [one.seq for one in reading.history(key(name), until)] == mine[::-1]
+            assert [one.seq for one in reader.history(key(name), until)] == mine[::-1]
     log.store.close()
 
 

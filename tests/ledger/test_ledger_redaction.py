@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.entry import Action
 from perseid.ledger.errors import Moved
-from perseid.ledger.log import Log
-from perseid.ledger.redaction import NothingToRedact, redaction
-from perseid.ledger.signing import sign_checkpoint
-from perseid.ledger.verification import check_inclusion, open_checkpoint
+from perseid.ledger.log.entry import Action
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.verify import verify
+from perseid.proof.verifier import check_inclusion, open_checkpoint
 from tests.ledger.ledgers import SIGNER, appended, change, key, look, url
 
 WHO = ("cli", "local:alice")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import rows
-from perseid.ledger import store as stores
 from perseid.ledger.errors import Damaged, StorageFull, Unusable
-from perseid.ledger.log import Log
-from perseid.ledger.sqlite_driver import has_room
-from perseid.ledger.store import Store
+from perseid.ledger.log.log import Log
+from perseid.ledger.store import rows
+from perseid.ledger.store import store as stores
+from perseid.ledger.store.sqlite import has_room
+from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, appended, change, log_of_today, look, secret, url, verified
 
 pytestmark = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.tree import TILE, Frontier, consistency_path, inclusion_path
-from perseid.ledger.verification import (
+from perseid.ledger.merkle import TILE, Frontier, consistency_path, inclusion_path
+from perseid.proof.verifier import (
     EMPTY_ROOT,
     InvalidProof,
     check_consistency,

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.answers import Answers
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.entry import Action, State
 from perseid.ledger.errors import TooBusy
-from perseid.ledger.keys import homed_name, policy_name
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.redaction import redaction
-from perseid.ledger.requests import Append
-from perseid.ledger.signing import WrongKey, rotate_key
-from perseid.ledger.sqlite_driver import READERS
-from perseid.ledger.store import Store
-from perseid.ledger.verification import InvalidProof, open_checkpoint
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.record_keys import homed_name, policy_name
+from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.requests import Append
+from perseid.ledger.log.signing import WrongKey, rotate_key
+from perseid.ledger.store.sqlite import READERS
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
+from perseid.proof.verifier import InvalidProof, open_checkpoint
 from perseid.records.value import Value
 from tests.ledger.ledgers import (
     SIGNER,
@@ -98,7 +98,7 @@ def test_a_view_in_one_folder_serves_several_processes(opened: Ledger, where: st
         import sys
         from pathlib import Path
         from tests.ledger.ledgers import appended, change, log_of_today, open_store, url
-        from perseid.ledger.answers import Answers
+        from perseid.ledger.views.answers import Answers
         from perseid.ledger.ledger import Ledger
 
         with Ledger(log_of_today(open_store(sys.argv[1])), Answers(Path(sys.argv[2]))) as ledger:
@@ -294,7 +294,7 @@ FULL_DISK = textwrap.dedent(
     """
     import resource, signal, sys
     from pathlib import Path
-    from perseid.ledger.answers import Answers
+    from perseid.ledger.views.answers import Answers
     from perseid.ledger.errors import StorageFull
     from perseid.ledger.ledger import Ledger
     from tests.ledger.ledgers import appended, change, log_of_today, open_store, url, verified

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from perseid.ledger.errors import Moved, StorageFull, TooBusy
-from perseid.ledger.log import Log
-from perseid.ledger.requests import Outcome, Request
-from perseid.ledger.writer import Writer
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Outcome, Request
+from perseid.ledger.log.writer import Writer
 from tests.ledger.ledgers import appended, change, url, verified
 
 DEADLINE = 30.0

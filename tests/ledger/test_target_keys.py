@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from perseid.ledger.target_keys import KEY_LENGTH, Range, host, path_leading, targets_of, url_exact, url_leading
+from perseid.ledger.views.search_keys import KEY_LENGTH, Range, host, path_leading, targets_of, url_exact, url_leading
 from perseid.records.errors import InvalidData
 from perseid.records.value import Value
 from tests.record_strategies import values as record_values

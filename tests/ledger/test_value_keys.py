@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.target_globs import UrlGlob
-from perseid.ledger.target_keys import KEY_LENGTH, Range, places_of, targets_of, url_text
 from perseid.ledger.value_keys import keys_of, owner_ranges, type_ranges, value_ranges
+from perseid.ledger.views.search_keys import KEY_LENGTH, Range, places_of, targets_of, url_text
+from perseid.ledger.views.url_glob import UrlGlob
 from perseid.records.admin import Admin
 from perseid.records.types import matches
 from perseid.records.value import Value, ValueRef

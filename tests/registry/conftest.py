@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.store import Store
+from perseid.ledger.store.store import Store
 from perseid.registry.registry import Registry
 from tests.ledger.conftest import back_end, machine, postgres, store, where
 from tests.ledger.ledgers import Machine

@@ -1,6 +1,6 @@
 """Handing over many names at once, as the tests of it do: begun, and done to the end."""
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.registry import transferring, units
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry

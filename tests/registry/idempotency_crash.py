@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.requests import Answer, Outcome, Request
+from perseid.ledger.log.requests import Answer, Outcome, Request
 from perseid.ledger.verify import verify
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules

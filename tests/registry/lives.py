@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.requests import Append, Appended
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import ascending

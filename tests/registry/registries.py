@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perseid.ledger import Answers, Ledger
-from perseid.ledger.log import Log
-from perseid.ledger.store import Store
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Value, ValueRef

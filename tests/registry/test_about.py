@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.clock import SECOND
+from perseid.ledger.log.clock import SECOND
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
 from perseid.records.value import Value, ValueRef

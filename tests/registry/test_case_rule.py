@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value, ValueRef
 from perseid.registry import case_rule

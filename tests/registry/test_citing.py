@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri
 from perseid.records.value import Permission, Value

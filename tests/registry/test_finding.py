@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.requests import Append, Appended
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Permission, Value, ValueRef

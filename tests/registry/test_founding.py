@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.entry import Action
-from perseid.ledger.keys import policy_name, record_key
-from perseid.ledger.requests import Lease
+from perseid.ledger.log.entry import Action
+from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.ledger.log.requests import Lease
 from perseid.names import pilin
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value

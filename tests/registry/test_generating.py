@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import State
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import State
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import answered
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import TooBusy
-from perseid.ledger.requests import KEPT, MAX_BODY, Answer
+from perseid.ledger.log.requests import KEPT, MAX_BODY, Answer
+from perseid.ledger.store import idempotency
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry import units
@@ -300,20 +300,20 @@ def test_where_there_is_no_room_a_key_is_refused_and_a_known_one_is_answered(
     keys = IdempotencyKeys(there)
     ask(keys)
     with monkeypatch.context() as patch:
-        patch.setattr(answered, "MAX_OF_ONE", 1)
+        patch.setattr(idempotency, "MAX_OF_ONE", 1)
         assert isinstance(ask(keys), Known)
         with pytest.raises(Refused, match="kept for you as can be; each is kept for 24 hours") as caught:
             ask(keys, key=b"another")
         assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
         assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Done)
-    monkeypatch.setattr(answered, "MAX_OF_ALL", 2)
+    monkeypatch.setattr(idempotency, "MAX_OF_ALL", 2)
     with pytest.raises(Refused, match="for everybody together"):
         ask(keys, key=b"another")
 
 
 def test_many_tokens_give_no_more_room(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are those of a token; the room for them is that of whoever made it, however they are spelt."""
-    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
+    monkeypatch.setattr(idempotency, "MAX_OF_ONE", 3)
     keys = IdempotencyKeys(here)
     spelt = key_holder(300, "0.na/12345")
     first: list[Identity] = [ANN, shown(here, ANN, scope("create")), spelt]

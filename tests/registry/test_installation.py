@@ -20,12 +20,13 @@ import alembic.config
 import pytest
 from alembic.script import ScriptDirectory
 
-from perseid.ledger import Log, NewerFormat, Signer, Store, WrongClock
-from perseid.ledger.directory import UnsuitableDirectory, prepare
-from perseid.ledger.errors import ReadOnly
-from perseid.ledger.store import TABLES_VERSION
-from perseid.ledger.verification import open_checkpoint
+from perseid.ledger.checkpoint import Signer
+from perseid.ledger.errors import NewerFormat, ReadOnly, WrongClock
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.directory import UnsuitableDirectory, prepare
+from perseid.ledger.store.store import TABLES_VERSION, Store
 from perseid.ledger.verify import verify
+from perseid.proof.verifier import open_checkpoint
 from perseid.records.value import ValueRef
 from perseid.registry import installation as module
 from perseid.registry import placement
@@ -454,7 +455,7 @@ def test_a_wrong_clock_is_taken_on_an_operators_word_only(made: Path, monkeypatc
 
 def test_the_version_is_that_of_the_last_migration_and_versions_can_be_compared() -> None:
     config = alembic.config.Config()
-    config.set_main_option("script_location", "perseid.ledger:migrations")
+    config.set_main_option("script_location", "perseid.ledger.store:migrations")
     versions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     assert versions[0] == TABLES_VERSION
     assert versions == sorted(versions, reverse=True)

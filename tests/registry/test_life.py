@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Action, Append, Draft, State
-from perseid.ledger.clock import SECOND
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.encoding import to_iso

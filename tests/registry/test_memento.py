@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import Action, State
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.registry import memento, veil
 from perseid.registry.identity import Identity

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import Action, Ledger, State
-from perseid.ledger.answers import Answers
-from perseid.ledger.clock import SECOND
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.views.answers import Answers
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import policy_name
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import policy_name
+from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
 from perseid.registry.facts import POLICY_TYPE
 from perseid.registry.namespaces import SetPolicy, homed_prefixes, namespaces

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from perseid.ledger import Append
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import policy_name, record_key
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.encoding import to_iso

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger import reading
+from perseid.ledger.log import reader
 from perseid.records.value import Value, ValueRef
 from perseid.registry import page_room, past_names, rewriting, tokens, units
 from perseid.registry.finding import find
@@ -189,7 +189,7 @@ def test_pages_that_end_early_are_the_whole_list_together(
     assert len(whole) >= 10
     for octets in (1, 600, 1_500, 4_000):
         monkeypatch.setattr(page_room, "MAX_PAGE_OCTETS", octets)
-        monkeypatch.setattr(reading, "CHUNK_OCTETS", octets)
+        monkeypatch.setattr(reader, "CHUNK_OCTETS", octets)
         found = all_pages(pages, lived, who)
         assert [each for page in found for each in page] == whole
         assert (len(found) == 1) == (name in ALWAYS_SHORT)

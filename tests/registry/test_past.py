@@ -2,8 +2,8 @@
 
 import pytest
 
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import Action, State
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef

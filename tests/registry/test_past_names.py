@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Value, ValueRef

@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
-from perseid.ledger import proof_document
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import LEDGER
-from perseid.ledger.proof_document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, Verified, verify_proof
-from perseid.ledger.requests import Append
-from perseid.ledger.schema import ledger
-from perseid.ledger.signing import rotate_key, sign_checkpoint
-from perseid.ledger.verification import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import LEDGER
+from perseid.ledger.log.requests import Append
+from perseid.ledger.log.signing import rotate_key, sign_checkpoint
+from perseid.ledger.store.tables import ledger
 from perseid.names.handle import Handle
+from perseid.proof import document as proof_document
+from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, Verified, verify_proof
+from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
 from perseid.records.value import Value, ValueRef
 from perseid.registry import proving
 from perseid.registry.identity import Identity

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.keys import policy_name, record_key
-from perseid.ledger.reading import Reading
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value

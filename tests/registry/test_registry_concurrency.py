@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import Answers, Append, Ledger, TooBusy
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import homed_name, policy_name, record_key
-from perseid.ledger.requests import Outcome, Request
+from perseid.ledger.errors import TooBusy
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
+from perseid.ledger.log.requests import Append, Outcome, Request
+from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Value, ValueRef

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from perseid.ledger import Append
-from perseid.ledger.clock import SECOND
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef

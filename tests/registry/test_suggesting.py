@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger import Ledger
-from perseid.ledger.entry import State
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.value import ValueRef

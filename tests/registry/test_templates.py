@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.value import Permission, Value
 from perseid.registry import veil

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import Answers, Ledger, token_uses
 from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.restore import restore
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.errors import Contention
-from perseid.ledger.keys import record_key, token_name
-from perseid.ledger.log import Log
-from perseid.ledger.operations import Operation as UnitOperation
-from perseid.ledger.requests import Append
-from perseid.ledger.restore import restore
-from perseid.ledger.store import Store
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import record_key, token_name
+from perseid.ledger.log.requests import Append
+from perseid.ledger.store import token_uses
+from perseid.ledger.store.jobs import Operation as UnitOperation
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Action, State
+from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Value, ValueRef

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import State
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger import LedgerError
 from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.restore import restore
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.errors import OperationEnded
-from perseid.ledger.log import Log
-from perseid.ledger.operations import Operation, Steps, find, newest_first, steps_of
-from perseid.ledger.requests import Append, Appended, Failed
-from perseid.ledger.restore import restore
-from perseid.ledger.store import Store
+from perseid.ledger.errors import LedgerError, OperationEnded
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Append, Appended, Failed
+from perseid.ledger.store.jobs import Operation, Steps, find, newest_first, steps_of
+from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
@@ -589,7 +588,7 @@ def test_an_operation_of_which_nothing_was_done_is_forgotten(here: Registry) -> 
 
 
 def test_operations_are_listed_page_by_page(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perseid.ledger.operations.PAGE", 2)
+    monkeypatch.setattr("perseid.ledger.store.jobs.PAGE", 2)
     made = {units.begin(here, "test", {"n": number}, OPERATOR, "cli").id for number in range(5)}
     assert [each.id for each in units.listed(here, OPERATOR)] == sorted(made, reverse=True), "all began at one moment"
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.ledger import operations
-from perseid.ledger.operations import Operation
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation
 from perseid.records.value import ValueRef
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.identity import Identity, KeyHolder, Proof
@@ -53,7 +53,7 @@ def seen(registry: Registry, who: Identity) -> list[str]:
         if before is None:
             break
     assert paged == listed
-    for unit in operations.newest_first(registry.ledger.log):
+    for unit in jobs.newest_first(registry.ledger.log):
         if unit.id in listed:
             assert units.found(registry, who, unit.id) == unit
         else:
@@ -126,7 +126,7 @@ def test_whose_a_unit_is_does_not_depend_on_how_a_handle_is_spelt(here: Registry
 def test_units_of_old_backups_are_those_of_who_began_them(here: Registry) -> None:
     """They say no more than that."""
     old = Operation("old", "test", "{}", "", "http", str(ANN), "")
-    operations.begin(here.ledger.log, old)
+    jobs.begin(here.ledger.log, old)
     assert seen(here, ANN) == ["old"]
     assert seen(here, key_holder(300, "0.na/12345")) == seen(here, BEA) == []
 
@@ -142,15 +142,15 @@ def test_only_those_undos_are_read_that_matter(here: Registry, monkeypatch: pyte
     unit, other = begun(here, ANN, 3), begun(here, ANN, 0)
     undo = undoing.begin(here, unit.id, ANN, "cli")
     read: list[list[str]] = []
-    undos_of = operations.undos_of
+    undos_of = jobs.undos_of
 
     def noted(log: object, names: tuple[str, ...]) -> object:
         found = undos_of(log, names)  # type: ignore[arg-type]
         read.append([each.id for each in found])
         return found
 
-    monkeypatch.setattr(operations, "undos_of", noted)
-    monkeypatch.delattr(operations, "undos")
+    monkeypatch.setattr(jobs, "undos_of", noted)
+    monkeypatch.delattr(jobs, "undos")
     list(undoing.run(here, undo, ANN))
     list(resume(here, other.id, ANN)[1])
     assert Undos.of(here, unit.id).standing(unit.id) == undo.id

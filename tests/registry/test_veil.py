@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import Action, Entry, Kind, Slot, State
+from perseid.ledger.log.entry import Action, Entry, Kind, Slot, State
 from perseid.records.value import Value
 from perseid.registry import veil
 from perseid.registry.veil import PAST_STAYS, Veil, keeping_past

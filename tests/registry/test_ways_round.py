@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Action, Append, Draft, State, TooBusy
-from perseid.ledger.requests import Outcome, Request
+from perseid.ledger.errors import TooBusy
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append, Outcome, Request
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value, ValueRef

@@ -13,10 +13,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from perseid.ledger import operations
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.operations import Operation
-from perseid.ledger.requests import Append, Appended
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append, Appended
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation
 from perseid.ledger.verify import verify
 from perseid.registry import rewriting, undoing, units
 from perseid.registry.facts import Rules
@@ -118,7 +118,7 @@ def check(place: Place, operation: Operation, records: int, expected: str, nth: 
     """Every name leads where it should, by one entry of the operation."""
     assert (operation.done, operation.total, operation.ended > 0) == (records, records, True), operation
     with place.open() as ledger:
-        steps = operations.steps_of(ledger.log, operation.id)
+        steps = jobs.steps_of(ledger.log, operation.id)
         assert len(steps) == records
         found = 0
         with ledger.reading() as reading:

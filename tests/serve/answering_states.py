@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import homed_name, policy_name, record_key
-from perseid.ledger.requests import Append, Appended
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
+from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.facts import Rules

@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger import Append
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.private_keys import PrivateKey

@@ -14,8 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger import Answers, Append, Ledger, Log, Store
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Append
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import DhPublicKey
 from perseid.registry.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create

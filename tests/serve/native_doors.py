@@ -11,8 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from perseid.ledger import Answers, Ledger, Log, Store
-from perseid.ledger.clock import SECOND
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.private_keys import PrivateKey

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import State
-from perseid.ledger.keys import policy_name
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import policy_name
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.prefixes import ancestors
 from perseid.records.types import DELEGATION_TYPES

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.answer_format import HandleItem, store_key
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers_format import HandleItem, store_key
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.record import select

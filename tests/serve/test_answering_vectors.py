@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.serve.answering import packets
 from perseid.wire.message import LIFETIME, Message

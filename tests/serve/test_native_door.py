@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from perseid.ledger import Append
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.site import MIRROR, Purpose, Transport

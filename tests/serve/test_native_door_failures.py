@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Append
-from perseid.ledger.entry import Action, Draft, State
 from perseid.ledger.errors import (
     Contention,
     Damaged,
@@ -23,6 +21,8 @@ from perseid.ledger.errors import (
     TooBusy,
     WrongClock,
 )
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import Value

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.ledger import Append
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.records.site import Transport
 from perseid.serve import native_protocol
 from perseid.serve.native import NativeDoor

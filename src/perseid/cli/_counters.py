@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import typer
 
+from perseid.ledger.backup.restore import reopen
 from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.requests import Lease, Leased
-from perseid.ledger.restore import reopen
+from perseid.ledger.log.requests import Lease, Leased
 from perseid.names.allocator import MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse

@@ -13,14 +13,14 @@ import typer
 
 from perseid.ledger.branch import branch_of
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.directory import prepare
-from perseid.ledger.entry import Entry, State
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.keys import record_key
-from perseid.ledger.reading import CHUNK, Reading
-from perseid.ledger.verification import InvalidProof, open_checkpoint
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.reader import CHUNK, Reading
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.store.directory import prepare
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
+from perseid.proof.verifier import InvalidProof, open_checkpoint
 from perseid.registry.config import FILE_NAME, Config, InvalidConfig
 from perseid.registry.facts import Facts
 from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, NoInstallation

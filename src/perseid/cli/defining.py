@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.errors import InvalidData

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from perseid.ledger import proof_document
 from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Damaged
-from perseid.ledger.verification import InvalidProof, LogKey
 from perseid.ledger.verify import verify
 from perseid.ledger.watch import Watch
 from perseid.names.handle import Handle
+from perseid.proof import document as proof_document
+from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject

@@ -11,12 +11,12 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.archive import Header
 from perseid.ledger.backup import save_backup, write_backup
+from perseid.ledger.backup.archive import Header
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log import Log
-from perseid.ledger.sql_views import rebuild as rebuild_view
+from perseid.ledger.log.log import Log
+from perseid.ledger.views.sql import rebuild as rebuild_view
 from perseid.registry.config import FILE_NAME
 from perseid.registry.installation import Installation
 from perseid.registry.site_files import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON

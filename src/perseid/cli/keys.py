@@ -22,14 +22,14 @@ from typing import Annotated, NamedTuple
 import typer
 
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.directory import sync_directory
-from perseid.ledger.entry import Entry
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.key_chain import key_change
-from perseid.ledger.keys import LEDGER, record_key
-from perseid.ledger.requests import Appended
-from perseid.ledger.signing import WrongKey
-from perseid.ledger.verification import LogKey
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.record_keys import LEDGER, record_key
+from perseid.ledger.log.requests import Appended
+from perseid.ledger.log.signing import WrongKey
+from perseid.ledger.store.directory import sync_directory
+from perseid.proof.verifier import LogKey
 from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, settings_of
 from perseid.registry.placement import InstallationProblem, write
 from perseid.registry.site_files import fingerprint, identify

@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.registry import transferring
 from perseid.registry.demands import shown
 from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.records.encoding import to_iso
 from perseid.records.json_form import record_to_json
 from perseid.records.json_parsing import JsonObject

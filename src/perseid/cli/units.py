@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.names.errors import quoted
 from perseid.records.json_parsing import JsonObject
 from perseid.registry import rewriting, undoing, units

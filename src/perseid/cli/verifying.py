@@ -23,8 +23,8 @@ from perseid.records.value import Value
 from ._output import AsJson, hint, print_facts, print_json
 
 if TYPE_CHECKING:
-    from perseid.ledger.proof_document import Verified
-    from perseid.ledger.verification import LogKey
+    from perseid.proof.document import Verified
+    from perseid.proof.verifier import LogKey
 
 ACTIONS: Final = {
     1: "create",
@@ -131,7 +131,7 @@ def _verifier() -> ModuleType:
     Importing it from the ledger would load all of the ledger, which a verifier neither needs nor must have.
     """
     if "perseid.ledger" in sys.modules:
-        return import_module("perseid.ledger.proof_document")
+        return import_module("perseid.proof.document")
     if _ALONE not in sys.modules:
         alone = ModuleType(_ALONE, "The verifier of proofs, alone.")
         alone.__path__ = [str(Path(folder) / "ledger") for folder in perseid.__path__]

@@ -19,14 +19,15 @@ from typing import Any, BinaryIO, Final
 
 from sqlalchemy import Connection, select
 
-from .archive import ArchiveWriter, Header, Rows
-from .directory import open_new, sync_directory
-from .entry import Entry
+from perseid.ledger.backup.archive import ArchiveWriter, Header, Rows
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.store.directory import open_new, sync_directory
+from perseid.ledger.store.tables import SIDE_STATE, Statements, entries, head, ledger, redactions
+
 from .errors import Damaged, LedgerError
-from .log import Log
-from .reading import Reading
-from .schema import SIDE_STATE, Statements, entries, head, ledger, redactions
-from .tree import Frontier, Read, subtree_root
+from .merkle import Frontier, Read, subtree_root
 
 CHUNK: Final = 200
 """Rows read at a time: a record may have some megabytes, and asking costs little in comparison with a row."""

@@ -12,11 +12,12 @@ entry after the restore (BRANCH, on the ledger's own record) says where it comes
     <new public key>
 """
 
-from .entry import Action
+from perseid.ledger.log.entry import Action
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import LEDGER, record_key
+from perseid.proof.verifier import Branch, InvalidProof
+
 from .errors import Damaged
-from .keys import LEDGER, record_key
-from .log import Log
-from .verification import Branch, InvalidProof
 
 
 def origin_after_restore(origin: str, ledger_id: bytes) -> str:

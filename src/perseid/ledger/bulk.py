@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, select
 
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.store.rows import EntryRow, one_row
+from perseid.ledger.store.tables import Statements, entries, records
+from perseid.proof.verifier import EMPTY_ROOT
+
 from .chain import jump_of_next
-from .entry import Entry
-from .rows import EntryRow, one_row
-from .schema import Statements, entries, records
-from .tree import Frontier
+from .merkle import Frontier
 from .value_keys import keys_of
-from .verification import EMPTY_ROOT
 
 CHUNK: Final = 2_000
 """Entries that are best written at a time: more are hardly faster, and SQLite takes 32,766 parameters at most."""

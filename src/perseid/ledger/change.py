@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .entry import State
+from perseid.ledger.log.entry import State
 
 
 @dataclass(slots=True)  # frozen ones cost three times as much to make, and one is made for every entry

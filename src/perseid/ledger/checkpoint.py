@@ -10,7 +10,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from .verification import ROTATION, Checkpoint, InvalidProof, LogKey, handed_over, write_note
+from perseid.proof.verifier import ROTATION, Checkpoint, InvalidProof, LogKey, handed_over, write_note
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ checkpoint is known from the entries and from the key that signs now.
 
 from bisect import bisect_right
 
-from .entry import Action, Entry
+from perseid.ledger.log.entry import Action, Entry
+from perseid.ledger.log.record_keys import LEDGER
+from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, LogKey, handed_over, open_checkpoint
+
 from .errors import Damaged
-from .keys import LEDGER
-from .verification import Branch, Checkpoint, InvalidProof, LogKey, handed_over, open_checkpoint
 
 
 def key_change(entry: Entry) -> tuple[LogKey, LogKey] | None:

@@ -14,23 +14,24 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
 from typing import Final, Self
 
-from . import answered
-from .answer_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
-from .answers import Answers, Applied
-from .answers_reader import Unavailable
+from perseid.ledger.backup.bulk_load import Load, Loaded, Progress
+from perseid.ledger.log.entry import Draft
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
+from perseid.ledger.log.requests import Outcome, Request, RestsOn
+from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.log.writer import Writer
+from perseid.ledger.store.rows import change_of_entry, forget_entries
+from perseid.ledger.views.answers import Answers, Applied
+from perseid.ledger.views.answers_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
+from perseid.ledger.views.answers_reader import Unavailable
+from perseid.ledger.views.sql import drop_unfinished
+
 from .checkpoint import Signer
-from .entry import Draft
 from .errors import Damaged
-from .keys import HOMED, POLICY, record_key
-from .loading import Load, Loaded, Progress
-from .log import Log
-from .reading import Reading
-from .requests import Outcome, Request, RestsOn
-from .rows import change_of_entry, forget_entries
-from .signing import WrongKey, rotate_key, sign_checkpoint
-from .sql_views import drop_unfinished
+from .store import idempotency
 from .watch import INTERVAL, Watch
-from .writer import Writer
 
 PAUSE: Final = 1.0
 """Seconds before something is tried again that failed: a full disk, a database that is away."""
@@ -282,7 +283,7 @@ class Ledger:
                 self._sign()
             if now >= purge_due:
                 purge_due = now + PURGE_PAUSE
-                answered.purge(self.log)
+                idempotency.purge(self.log)
 
     def _forget(self) -> None:
         """Remove traces; what cannot be removed for want of room does not keep the view from following."""

@@ -17,7 +17,16 @@ from hashlib import blake2b
 from struct import Struct, error
 from typing import Final
 
-from .target_keys import EVERY_TEXT, EVERY_URL, KEY_LENGTH, Range, beginning, one_key, targets_of, url_exact
+from perseid.ledger.views.search_keys import (
+    EVERY_TEXT,
+    EVERY_URL,
+    KEY_LENGTH,
+    Range,
+    beginning,
+    one_key,
+    targets_of,
+    url_exact,
+)
 
 _TYPE, _DATA, _OWNER = b"Y", b"V", b"O"
 _DIGEST_OCTETS: Final = 8

@@ -12,17 +12,18 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.log import SQL_VIEWS, Log
+from perseid.ledger.store.rows import entry_of
+from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
+from perseid.proof.verifier import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
+
 from .chain import jump_place
-from .entry import Entry
 from .errors import Damaged, LedgerError
 from .key_chain import KeyChain
-from .log import SQL_VIEWS, Log
-from .rows import entry_of
-from .schema import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
-from .store import Store
-from .tree import Frontier
+from .merkle import Frontier
 from .value_keys import keys_of
-from .verification import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
 
 CHUNK: Final = 1_000
 """Rows read at a time."""

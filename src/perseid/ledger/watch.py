@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from sqlalchemy import text
 
-from .entry import Entry
-from .log import Log
-from .schema import CHANNEL
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.tables import CHANNEL
 
 INTERVAL: Final = 0.05
 """Seconds between two looks."""

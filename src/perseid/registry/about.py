@@ -8,7 +8,7 @@ Whoever shows authority metadata takes it from here.
 from collections.abc import Iterable
 from typing import Final
 
-from perseid.ledger.entry import Entry, State
+from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Record
 
 from . import eras

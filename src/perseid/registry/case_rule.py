@@ -11,10 +11,10 @@ When letters begin to count, a name is found by the spelling that was registered
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.reading import CHUNK
-from perseid.ledger.requests import Lender
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.reader import CHUNK
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Lender
 from perseid.names.handle import CaseRule
 from perseid.wire.codes import ResponseCode
 

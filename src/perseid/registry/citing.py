@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http, to_path

@@ -7,7 +7,7 @@ brings none, authority metadata, the policy's types, timestamps.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Value

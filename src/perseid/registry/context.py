@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.requests import Lender, Redacts
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Lender, Redacts
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_OCTETS, Handle

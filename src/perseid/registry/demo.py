@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.ledger.keys import policy_name, record_key
+from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.encoding import from_iso

@@ -8,8 +8,8 @@ Whoever looks at a name's past looks at it through here, and sees one history.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from perseid.ledger.entry import Entry, State
-from perseid.ledger.keys import record_key
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 

@@ -11,10 +11,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from perseid.ledger.entry import Entry, State
 from perseid.ledger.errors import Moved
-from perseid.ledger.keys import homed_name, policy_name, record_key
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle

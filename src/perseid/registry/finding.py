@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.ledger.entry import Entry, State
-from perseid.ledger.reading import Reading
-from perseid.ledger.target_keys import KEY_LENGTH
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.reader import Reading
 from perseid.ledger.value_keys import keys_of
+from perseid.ledger.views.search_keys import KEY_LENGTH
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value

@@ -12,9 +12,9 @@ stands in its prefix handle, which is as new as the prefix.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perseid.ledger.entry import MICROSECOND, Action, Draft, Entry, Kind, Slot
-from perseid.ledger.reading import Reading
-from perseid.ledger.requests import Lender
+from perseid.ledger.log.entry import MICROSECOND, Action, Draft, Entry, Kind, Slot
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.requests import Lender
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

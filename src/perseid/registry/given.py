@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle

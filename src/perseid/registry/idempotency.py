@@ -8,7 +8,7 @@ A client that hears nothing asks again with the same key, and is answered what i
             claim = keys.carry_out(claim, operation, who, DOOR, told)
         ...                                               # Done, Known: answer it; Differs: 422; Pending: 409
 
-The row that keeps the key is written by the commit that makes the change (`perseid.ledger.answered`), so a process that
+The row that keeps the key is written by the commit that makes the change (`perseid.ledger.store.idempotency`), so a process that
 is killed leaves both or neither. What was refused has changed nothing, and its key is free; a later try may succeed.
 
 The answer is kept for a day. Who repeats a request is not asked for rights again: it is their own answer. Of a long
@@ -22,21 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from perseid.ledger import answered
-from perseid.ledger.answered import Room
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.requests import (
-    CALLER_LENGTH,
-    KEPT,
-    OWNER_LENGTH,
-    Answer,
-    Failed,
-    Kept,
-    Mint,
-    Repeated,
-    RestsOn,
-)
-from perseid.ledger.requests import Once as OnceInLedger
+from perseid.ledger.log.requests import CALLER_LENGTH, KEPT, OWNER_LENGTH, Answer, Failed, Kept, Mint, Repeated, RestsOn
+from perseid.ledger.log.requests import Once as OnceInLedger
+from perseid.ledger.store import idempotency
+from perseid.ledger.store.idempotency import Room
 from perseid.wire.codes import ResponseCode
 
 from .context import Operation
@@ -168,12 +158,12 @@ class IdempotencyKeys:
         return Done(answer)
 
     def _found(self, claim: Fresh) -> Known | Differs | None:
-        kept = answered.find(self._registry.ledger.log, claim.caller, claim.key)
+        kept = idempotency.find(self._registry.ledger.log, claim.caller, claim.key)
         return None if kept is None else _judged(kept, claim)
 
     def _admitted(self, claim: Fresh) -> Fresh:
         """Refuse a key where there is no room for it."""
-        room = answered.room(self._registry.ledger.log, claim.caller)
+        room = idempotency.room(self._registry.ledger.log, claim.caller)
         if room is Room.THERE:
             return claim
         whose = "for you" if room is Room.NONE_FOR_CALLER else "for everybody together"

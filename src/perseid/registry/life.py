@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.ledger.entry import Action, Entry, State
-from perseid.ledger.redaction import NothingToRedact, redaction
-from perseid.ledger.requests import Append
+from perseid.ledger.log.entry import Action, Entry, State
+from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.requests import Append
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.wire.codes import ResponseCode
 

@@ -16,9 +16,9 @@ from functools import partial
 from math import ceil
 from typing import Final, Self, TypeAlias, TypeVar
 
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.requests import Lender
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Lender
 from perseid.names.allocator import DEFAULT_PATIENCE, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse

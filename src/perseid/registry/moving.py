@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 from xml.sax.saxutils import escape, unescape
 
-from perseid.ledger.target_globs import UrlGlob
-from perseid.ledger.target_keys import EVERY_URL, places_of, url_exact, url_text
+from perseid.ledger.views.search_keys import EVERY_URL, places_of, url_exact, url_text
+from perseid.ledger.views.url_glob import UrlGlob
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
 from perseid.records.types import LOCATIONS, URL, has_type

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import HOMED, POLICY, homed_name, policy_name, record_key
-from perseid.ledger.reading import CHUNK, Reading
-from perseid.ledger.requests import Lender
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.reader import CHUNK, Reading
+from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, policy_name, record_key
+from perseid.ledger.log.requests import Lender
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName

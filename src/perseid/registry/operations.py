@@ -10,8 +10,8 @@ administrators only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import homed_name, policy_name, record_key
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quoted

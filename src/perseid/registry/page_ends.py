@@ -15,7 +15,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.reader import Reading
 
 MARK_OCTETS: Final = 8
 """Of a digest that tells the keys of one entry apart."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from perseid.ledger.entry import Action, Entry, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Action, Entry, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.record import ascending, select

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from perseid.ledger.entry import Action, Entry, State
-from perseid.ledger.keys import record_key
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Action, Entry, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.wire.codes import OpCode, ResponseCode

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
 from perseid.ledger.errors import LedgerError
+from perseid.ledger.store.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
 from perseid.names.errors import quoted
 
 OTHERS_WRITE: Final = 0o022

@@ -1,7 +1,7 @@
 """Proving what a name was: a document that anybody can check without this server, for as long as they like.
 
 The document holds one entry, the proof that it is in the tree of a signed checkpoint, and those values that may be
-seen; docs/reference/proof-format.md specifies it, and `perseid.ledger.proof_document` checks it. It is made for
+seen; docs/reference/proof-format.md specifies it, and `perseid.proof.document` checks it. It is made for
 others, so it shows what the public may see unless somebody asks for all that they may see themselves.
 """
 
@@ -13,16 +13,16 @@ from itertools import islice, pairwise
 from typing import Final
 
 from perseid.ledger.checkpoint import Signer
-from perseid.ledger.entry import Action, Entry, Slot
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.key_chain import key_change
-from perseid.ledger.keys import LEDGER, record_key
-from perseid.ledger.log import Log
-from perseid.ledger.proof_document import FORMAT, MAX_DOCUMENT, MAX_LINKS
-from perseid.ledger.reading import Reading
-from perseid.ledger.signing import INTERVAL, sign_checkpoint
-from perseid.ledger.verification import Checkpoint, LogKey, read_note
+from perseid.ledger.log.entry import Action, Entry, Slot
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.record_keys import LEDGER, record_key
+from perseid.ledger.log.signing import INTERVAL, sign_checkpoint
 from perseid.names.handle import Handle
+from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
+from perseid.proof.verifier import Checkpoint, LogKey, read_note
 from perseid.records.json_parsing import JsonObject
 from perseid.wire.codes import ResponseCode
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Self
 
-from perseid.ledger.entry import Entry
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.reader import Reading
 
 from .facts import Facts, Rules
 

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from perseid.ledger import Append, Failed, Ledger, LedgerError, Mint, Moved, TooBusy
-from perseid.ledger import Minted as MintedEntries
-from perseid.ledger.keys import record_key
-from perseid.ledger.requests import Answer, Appended, Kept, Outcome, Repeated, RestsOn
-from perseid.ledger.requests import Once as OnceInLedger
+from perseid.ledger.errors import LedgerError, Moved, TooBusy
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.requests import Answer, Append, Appended, Failed, Kept, Mint, Outcome, Repeated, RestsOn
+from perseid.ledger.log.requests import Minted as MintedEntries
+from perseid.ledger.log.requests import Once as OnceInLedger
 from perseid.wire.codes import ResponseCode
 
 from .context import Context, Operation, Plan

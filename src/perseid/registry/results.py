@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.wire.codes import ResponseCode
 
 from . import rewriting, transferring, undoing, units

@@ -8,9 +8,9 @@ can be watched, gone on with and undone. What is changed by others meanwhile is 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from perseid.ledger import operations
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.operations import Operation, Steps
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation, Steps
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 
@@ -124,7 +124,7 @@ def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[
     asked = units.asked(operation)
     order = Rewrite(str(asked["url"]), str(asked["to"]), None if asked["prefix"] is None else str(asked["prefix"]))
     move = Move.parse(order.url, order.to)
-    steps = operations.steps_of(registry.ledger.log, operation.id)
+    steps = jobs.steps_of(registry.ledger.log, operation.id)
     yield Progress(operation.id, len(steps), operation.total)
     changed = 1
     while changed:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.ledger import target_keys
-from perseid.ledger.entry import Entry
-from perseid.ledger.keys import record_key
-from perseid.ledger.target_globs import EVERYTHING, UrlGlob
-from perseid.ledger.target_keys import Range, places_of
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.value_keys import owner_ranges, type_ranges, value_ranges
+from perseid.ledger.views import search_keys
+from perseid.ledger.views.search_keys import Range, places_of
+from perseid.ledger.views.url_glob import EVERYTHING, UrlGlob
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin
@@ -78,8 +78,8 @@ class Search:
             raise Refused(ResponseCode.INVALID_HANDLE, reason, "name a prefix, such as 12345", "H2")
         try:
             owner = None if self.owner is None else Handle.for_lookup(self.owner)
-            places = [] if self.host is None else [target_keys.host(self.host, subdomains=True)]
-            places += [] if self.path is None else [target_keys.path_leading(self.path)]
+            places = [] if self.host is None else [search_keys.host(self.host, subdomains=True)]
+            places += [] if self.path is None else [search_keys.path_leading(self.path)]
             glob = None if self.url is None else UrlGlob.parse(self.url)
             ranges = None if glob is None else glob.ranges()
         except InvalidData as problem:

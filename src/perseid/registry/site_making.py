@@ -26,7 +26,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from perseid.ledger.directory import sync_directory
+from perseid.ledger.store.directory import sync_directory
 from perseid.records.key_files import write_key_file
 from perseid.records.private_keys import PrivateKey, RsaPrivateKey
 from perseid.records.public_keys import PublicKey

@@ -19,8 +19,8 @@ from enum import Enum
 from itertools import islice, zip_longest
 from typing import Final
 
-from perseid.ledger.answer_format import HandleItem
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers_format import HandleItem
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import show

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, TypeAlias
 
-from perseid.ledger.entry import Entry, State
+from perseid.ledger.log.entry import Entry, State
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle

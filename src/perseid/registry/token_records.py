@@ -4,7 +4,7 @@ Everything about a token is in a record of the installation's own, `0.SITE/TOKEN
 ends, and the SHA-256 of its secret in a value that nobody may read. So making and revoking are entries of the ledger
 like any other, with who did it and when; every process and node knows of them at once; and a decision rests on the
 token's record as it rests on all else it has read, which the commit checks. Between the decision and the commit nobody
-can be late. Only the last day of use has a table of its own (`perseid.ledger.token_uses`).
+can be late. Only the last day of use has a table of its own (`perseid.ledger.store.token_uses`).
 
 A token counts as long as
 
@@ -18,8 +18,8 @@ from typing import Final, Self
 
 import msgspec
 
-from perseid.ledger.entry import Entry, State
-from perseid.ledger.keys import record_key, token_name
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.names.handle import Handle
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
 from perseid.records.value import Permission, Value, ValueRef

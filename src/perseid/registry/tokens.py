@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.ledger import token_uses
-from perseid.ledger.entry import Action, Draft, Entry, State
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.keys import TOKENS, record_key, token_name
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
+from perseid.ledger.store import token_uses
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import AdminPermission

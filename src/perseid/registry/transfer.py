@@ -7,7 +7,7 @@ A transfer gives a record a new owner: all its administrators are replaced by on
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.ledger import operations
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.keys import policy_name, record_key
-from perseid.ledger.operations import Operation, Steps
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation, Steps
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import ancestors, is_derived, parent
@@ -136,7 +136,7 @@ def run(registry: Registry, operation: Operation, who: Identity) -> Iterator[Pro
 def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Handing]:
     """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
     order = _order(operation)
-    steps = operations.steps_of(registry.ledger.log, operation.id)
+    steps = jobs.steps_of(registry.ledger.log, operation.id)
     ranges = registry.do(_Start(order, operation, steps), who, operation.door)
     looked_at = 0
     yield Handing(operation.id, len(steps), operation.total, looked_at)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from perseid.ledger import operations
-from perseid.ledger.entry import Action, Draft, Entry, State
-from perseid.ledger.log import Log
-from perseid.ledger.operations import Operation, Steps
-from perseid.ledger.reading import Reading
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation, Steps
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.wire.codes import ResponseCode
@@ -126,7 +126,7 @@ class Look:
         if self.in_the_way:
             raise InTheWay(self.meant.id, self.obstacles, self.in_the_way)
         registry, meant = self._registry, self.meant.id
-        begun = None if self._running is None else operations.find(registry.ledger.log, self._running)
+        begun = None if self._running is None else jobs.find(registry.ledger.log, self._running)
         if begun is None:
             self._try_first_step(door, note)
             asked: dict[str, object] = {"operation": meant}
@@ -202,8 +202,8 @@ class _Past:
 
     @classmethod
     def of(cls, log: Log, meant: str, undo: str, undos: units.Undos) -> "_Past":
-        settled = Steps([row for name in undos.ended(meant) for row in operations.steps_of(log, name)])
-        return cls(operations.steps_of(log, meant), operations.steps_of(log, undo), settled)
+        settled = Steps([row for name in undos.ended(meant) for row in jobs.steps_of(log, name)])
+        return cls(jobs.steps_of(log, meant), jobs.steps_of(log, undo), settled)
 
 
 @dataclass(frozen=True, slots=True)

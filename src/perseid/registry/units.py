@@ -1,7 +1,7 @@
 """Changes of many records as one unit: it has a name, is done in steps, can be watched, gone on with and undone.
 
 Each step is a commit of at most `CHUNK` records, so nobody else waits for long, and says which unit it belongs to
-(`perseid.ledger.operations`). What was interrupted stays as far as it came, and `resume` does the rest; `undoing` takes
+(`perseid.ledger.store.jobs`). What was interrupted stays as far as it came, and `resume` does the rest; `undoing` takes
 back what was done, by new entries.
 
 Whoever runs the server sees all units, everybody else those that they began themselves, or that were begun with a token
@@ -16,9 +16,9 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from perseid.ledger import operations
-from perseid.ledger.entry import Draft
-from perseid.ledger.operations import Operation, Steps, Undo, Whose
+from perseid.ledger.log.entry import Draft
+from perseid.ledger.store import jobs
+from perseid.ledger.store.jobs import Operation, Steps, Undo, Whose
 from perseid.wire.codes import ResponseCode
 
 from . import eras
@@ -89,18 +89,18 @@ def begin(  # noqa: PLR0913 - what is written down
     check_text(note)
     text = msgspec.json.encode(asked).decode()
     made = Operation(new_name(), kind, text, undoes, door, str(who), note, total=total, maker=_name(maker_of(who)))
-    return operations.begin(registry.ledger.log, made)
+    return jobs.begin(registry.ledger.log, made)
 
 
 def end(registry: Registry, operation: Operation) -> None:
     """Write down that nothing of a unit is left to do."""
-    operations.end(registry.ledger.log, operation.id)
+    jobs.end(registry.ledger.log, operation.id)
 
 
 def finish(registry: Registry, operation: Operation) -> None:
     """The same for a unit that cannot be gone on with, however it ended; if nothing was done it is forgotten."""
     end(registry, operation)
-    operations.forget(registry.ledger.log, operation.id)
+    jobs.forget(registry.ledger.log, operation.id)
 
 
 def asked(operation: Operation) -> dict[str, object]:
@@ -186,7 +186,7 @@ def noted(operation: Operation) -> str:
 
 def listed(registry: Registry, who: Identity) -> Iterator[Operation]:
     """The units that somebody may see, the one that began last first."""
-    return operations.newest_first(registry.ledger.log, whose=_whose(registry, who))
+    return jobs.newest_first(registry.ledger.log, whose=_whose(registry, who))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def page(registry: Registry, who: Identity, before: tuple[int, str] | None, limi
     """A page of the units that somebody may see, behind where one ended."""
     room = Room(limit)
     items: list[Operation] = []
-    for operation in operations.newest_first(registry.ledger.log, before, _whose(registry, who), limit + 1):
+    for operation in jobs.newest_first(registry.ledger.log, before, _whose(registry, who), limit + 1):
         if not room.take(len(operation.asked) + len(operation.actor) + len(operation.note)):
             return UnitPage(tuple(items), (items[-1].begun, items[-1].id))
         items.append(operation)
@@ -213,9 +213,9 @@ def found(registry: Registry, who: Identity, name: str) -> Operation:
     """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
     whose = _whose(registry, who)
     if name == LAST:
-        operation = next(operations.newest_first(registry.ledger.log, whose=whose, at_once=1), None)
+        operation = next(jobs.newest_first(registry.ledger.log, whose=whose, at_once=1), None)
     else:
-        operation = operations.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
+        operation = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
     if operation is None or not (whose is None or whose.has(operation)):
         reason = "there is no operation yet" if name == LAST else f"there is no operation {shown(name)}"
         raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look at: perseid operations")
@@ -263,12 +263,12 @@ class Undos:
     @classmethod
     def of(cls, registry: Registry, *names: str) -> Self:
         """What undoes some units, and what undoes that, and so on."""
-        return cls(operations.undos_of(registry.ledger.log, names) if names else ())
+        return cls(jobs.undos_of(registry.ledger.log, names) if names else ())
 
     @classmethod
     def all(cls, registry: Registry) -> Self:
         """All there are."""
-        return cls(operations.undos(registry.ledger.log))
+        return cls(jobs.undos(registry.ledger.log))
 
     def standing(self, name: str) -> str | None:
         """The unit that has undone this one, and was not undone itself."""

@@ -7,7 +7,7 @@ not enough to look at the record of today: what was hidden and then removed, mov
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from perseid.ledger.entry import Entry, State
+from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import ascending
 from perseid.records.value import Value, ValueRef
 

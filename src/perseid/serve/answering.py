@@ -21,9 +21,9 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
 from typing import Final, Protocol, TypeAlias
 
-from perseid.ledger.answer_format import PrefixItem
-from perseid.ledger.entry import State
 from perseid.ledger.errors import LedgerError
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers_format import PrefixItem
 from perseid.wire import message
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, common_version
 from perseid.wire.credentials import DigestAlgorithm, algorithm_for

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Generic, NoReturn, TypeVar
 
-from perseid.ledger.entry import Entry
+from perseid.ledger.log.entry import Entry
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value

@@ -25,7 +25,7 @@ from struct import pack as pack_struct
 from time import monotonic, perf_counter_ns, time
 from typing import Final, Self
 
-from perseid.ledger.answers_reader import AnswersReader
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.wire.fragments import MAX_PACKET
 
 from . import logs

@@ -13,8 +13,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from perseid.ledger.answer_format import choose, decode_handle, store_key
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
+from perseid.ledger.views.answers_format import choose, decode_handle, store_key
 
 INDEX_OCTETS: Final = 4
 TYPE_LENGTH_AT: Final = 14

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin

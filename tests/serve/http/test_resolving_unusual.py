@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger import Append
-from perseid.ledger.entry import Action, Draft, State
-from perseid.ledger.keys import policy_name
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import policy_name
+from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
 from perseid.registry.facts import POLICY_TYPE
 from perseid.serve.http.looking_up import MAX_LOOKED_FOR

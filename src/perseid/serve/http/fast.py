@@ -24,8 +24,8 @@ from html import escape
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
 from typing import Final, NamedTuple, Protocol
 
-from perseid.ledger.entry import State
 from perseid.ledger.errors import LedgerError
+from perseid.ledger.log.entry import State
 from perseid.records.value import TtlType
 from perseid.registry.conditions import TAG_LENGTH
 from perseid.serve.answering import MAX_LEVELS, MAX_PLAIN, Settings

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.requests import Answer
+from perseid.ledger.log.requests import Answer
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.cordra import join

@@ -11,7 +11,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, to_http, to_path

@@ -18,7 +18,7 @@ from time import time
 
 from OpenSSL import SSL
 
-from perseid.ledger.answers_reader import AnswersReader
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Transport
 from perseid.registry.certificates import CertificateProblem, find_or_make

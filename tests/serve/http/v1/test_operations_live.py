@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perseid.ledger.entry import Action, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin

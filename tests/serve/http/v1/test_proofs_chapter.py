@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from perseid.ledger.proof_document import Verified, verify_proof
-from perseid.ledger.verification import InvalidProof, LogKey, check_consistency, open_checkpoint
 from perseid.names.handle import Handle
+from perseid.proof.document import Verified, verify_proof
+from perseid.proof.verifier import InvalidProof, LogKey, check_consistency, open_checkpoint
 from perseid.records.value import Permission, Value
 from perseid.registry.installation import Installation
 from perseid.registry.life import Unpublish

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perseid.ledger.requests import MAX_BODY
+from perseid.ledger.log.requests import MAX_BODY
 from perseid.names import pilin
 from perseid.registry.minting import MAX_NAMES
 from perseid.registry.namespaces import AddNamespace, SetPolicy

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from perseid.ledger.requests import RestsOn
+from perseid.ledger.log.requests import RestsOn
 from perseid.registry.context import Context, Operation
 from perseid.registry.facts import Facts, Rules
 from perseid.registry.identity import Identity

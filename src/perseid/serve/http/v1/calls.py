@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from perseid.ledger.requests import Answer
+from perseid.ledger.log.requests import Answer
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, parse_human

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.records.value import Value
 from perseid.registry import units
 from perseid.registry.identity import Identity

@@ -7,7 +7,7 @@ gone on with by a call.
 
 from typing import Final
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.registry import resuming, rewriting, undoing, units
 from perseid.registry.context import Context
 from perseid.registry.rewriting import PlannedPage, Rewrite

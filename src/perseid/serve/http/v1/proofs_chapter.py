@@ -8,7 +8,7 @@ Checkpoints and consistency proofs are for everybody: they hold hashes, of leave
 import asyncio
 from typing import Annotated, Final
 
-from perseid.ledger.proof_document import FORMAT
+from perseid.proof.document import FORMAT
 from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
 from perseid.registry.past import moment

@@ -6,7 +6,7 @@ handed over in `lives_chapter`.
 
 from typing import Annotated, Final
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.registry import transferring
 from perseid.registry.context import Context
 from perseid.registry.transferring import MAX_TOLD, PlannedPage, TransferAll, beginning

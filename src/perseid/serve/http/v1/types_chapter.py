@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from perseid.ledger.entry import State
+from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from perseid.ledger.operations import Operation
+from perseid.ledger.store.jobs import Operation
 from perseid.registry import resuming, units
 from perseid.registry.identity import Anonymous
 from perseid.registry.results import Refused

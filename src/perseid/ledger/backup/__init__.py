@@ -1,0 +1,1 @@
+"""Backups: archive, restore and bulk load."""

@@ -1,0 +1,1 @@
+"""The log: entries, commits, preconditions, the clock and the writer."""

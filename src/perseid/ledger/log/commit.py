@@ -1,0 +1,373 @@
+"""One transaction that changes the log. It holds the head from its first statement on.
+
+What is appended is collected and written in a few large steps at the end, entries and SQL views together. Until then
+later requests of the same transaction see what earlier ones did.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from perseid.ledger.chain import jump_of_next
+from perseid.ledger.change import Change
+from perseid.ledger.errors import Damaged, LeaseClosed, Moved, OperationEnded
+from perseid.ledger.merkle import Frontier
+from perseid.ledger.store.rows import EntryRow, kept_of, one_row
+from perseid.ledger.store.tables import MANY, OTHER_SCOPES, Statements
+from perseid.ledger.value_keys import keys_of
+
+from .clock import CheckedClock
+from .entry import Draft, Entry, Kind, seal
+from .requests import (
+    KEPT,
+    MAX_BODY,
+    Answer,
+    Append,
+    Appended,
+    Failed,
+    Lease,
+    Leased,
+    Leaves,
+    Mint,
+    Minted,
+    Once,
+    Outcome,
+    Redacts,
+    Repeated,
+    Request,
+    RestsOn,
+)
+
+_SECRET = b"HS_SECKEY"
+_TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
+_PERMISSIONS_AT = 13
+_PUBLIC_READ = 0x02
+_MOST = (1 << 63) - 1  # what a column holds
+_SQL_VIEWS = 2  # records and targets
+
+
+class Commit:
+    """Takes requests one by one; `finish` writes what came of them."""
+
+    def __init__(
+        self,
+        cursor: DBAPICursor,
+        statements: Statements,
+        clock: CheckedClock,
+        random: Callable[[int], bytes],
+        token: bytes,
+    ) -> None:
+        self._cursor = cursor
+        self._statements = statements
+        self._random = random
+        self._token = token
+        cursor.execute(statements.lock_head)
+        seq, at, octets = one_row(cursor)
+        self._frontier = Frontier.from_octets(seq, octets)
+        self._at = clock.date(at if seq else None)
+        self.first = seq + 1
+        self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
+        self._moved: dict[bytes, int] = {}  # those that were set
+        self._leaves: dict[int, bytes] = {}  # of entries that were remembered
+        self._rows: dict[int, EntryRow] = {}  # not written yet
+        self._nodes: list[tuple[int, int, bytes]] = []
+        self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+        self._redactions: list[tuple[int, int, int]] = []
+        self._steps: list[tuple[str, int, int]] = []  # of operations
+        self._leaf = b""
+        self._broken = False  # the transaction, by an error of the database
+        self.changes: list[Change] = []
+
+    @property
+    def erased(self) -> bool:
+        """Whether data was erased, so that its traces must be removed."""
+        return bool(self._redactions)
+
+    def was_committed(self, first: int) -> bool:
+        """Whether an earlier attempt with the same token, whose entries began at `first`, has been committed."""
+        self._cursor.execute(self._statements.token, (first,))
+        row = self._cursor.fetchone()
+        return row is not None and row[0] == self._token
+
+    def look_up(self, requests: Sequence[Request]) -> None:
+        """Ask at once for what a large group would ask for one by one: which of its records are there."""
+        # What has no UTF-8 form has no key either, and fails in its turn.
+        found = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
+        wanted = sorted(found - self._latest.keys())
+        for first in range(0, len(wanted), MANY):
+            keys = wanted[first : first + MANY]
+            padded = (*keys, *(keys[-1:] * (MANY - len(keys))))
+            there = dict(self._query(self._statements.record_seqs, padded).fetchall())
+            self._latest.update((key, there.get(key, 0)) for key in keys)
+
+    def take(self, request: Request) -> Outcome:
+        """Do what a request asks, unless something that its decision rested on has moved.
+
+        What cannot be carried out fails alone. An error of the database is another matter: it fails the transaction.
+        """
+        try:
+            if isinstance(request, Lease):
+                return Leased(self.lease(request.scope, request.count, request.now), request.count)
+            # First whether it comes again: carrying it out has moved what its repetition rests on.
+            overtaken = self._repeated(request.once) or self._moved_since(request.rests_on, request.remembered)
+            if overtaken is not None:
+                return overtaken
+            seq = self._frontier.size + 1
+            prepared, answer = self._prepare(request, seq)
+        except LeaseClosed as closed:
+            return closed
+        except Exception as error:
+            if self._broken:
+                raise
+            return Failed(error)
+        for draft, contents in prepared:
+            self._append(draft, contents)
+        if request.redacts:
+            self._redact_all(request.redacts, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
+        if request.operation and prepared:
+            self._steps.append((request.operation, seq, len(prepared)))
+        self._keep(request.once, seq, len(prepared), answer)
+        if isinstance(request, Mint):
+            return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
+        return Appended(seq, self._at)
+
+    def _prepare(self, request: Append | Mint, seq: int) -> tuple[list[tuple[Draft, list[bytes]]], Answer | None]:
+        """Everything about a request that can fail, before anything is changed; `seq` will be its first entry."""
+        drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
+        prepared = []
+        for draft in drafts:
+            if not (draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.door.isascii()):
+                f"{draft.handle}{draft.note}{draft.actor}{draft.door}".encode()  # refuses what has no UTF-8 form
+            prepared.append((draft, [value.to_bytes() for value in draft.values]))
+        if request.redacts:
+            handles = {draft.key: draft.handle for draft, _ in prepared}
+            for old in request.redacts:
+                if not 0 < old < self.first or self._entry(old).key not in handles:
+                    raise ValueError(f"entry {old} is none of {', '.join(handles.values())}; nothing is erased from it")
+        if request.operation and prepared:
+            self._check_running(request.operation)
+        return prepared, None if request.once is None else request.once.answer(seq)
+
+    def _check_running(self, operation: str) -> None:
+        """Refuse a step of an operation that has ended: whoever undoes it relies on there being no more."""
+        row = self._query(self._statements.operation_ended, (operation,)).fetchone()
+        if row is None or row[0]:
+            raise OperationEnded(operation)
+
+    def finish(self) -> None:
+        """Write what has been collected and move the head."""
+        if not self._rows:
+            return
+        statements, cursor = self._statements, self._cursor
+        cursor.executemany(statements.insert_entry, list(self._rows.values()))
+        if self._nodes:
+            cursor.executemany(statements.insert_node, self._nodes)
+        cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
+        gone = [row for row, there in self._targets.items() if not there]
+        if gone:
+            cursor.executemany(statements.delete_target, gone)
+        new = sorted(row for row, there in self._targets.items() if there)
+        if new:
+            cursor.executemany(statements.insert_target, new)
+        if self._redactions:
+            cursor.executemany(statements.insert_redaction, self._redactions)
+            cursor.execute(statements.forget_answers)  # which may tell what was erased
+        if self._steps:
+            cursor.executemany(statements.insert_step, self._steps)
+        cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
+        cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
+        if cursor.rowcount != _SQL_VIEWS:
+            raise Damaged("a view has not come to the last entry of the ledger; rebuild records and targets")
+        if statements.notify:
+            cursor.execute(statements.notify)
+
+    # Appending
+
+    def _moved_since(self, rests_on: RestsOn, remembered: Leaves) -> Moved | None:
+        for key, seen in rests_on.items():
+            if (found := self._latest_of(key)) != seen:
+                return Moved(key, seen, found)
+        for key, leaf in remembered.items():
+            if self._leaf_of(seq := self._latest_of(key)) != leaf:
+                return Moved(key, seq, seq)  # another entry has the number
+        return None
+
+    def _append(self, draft: Draft, contents: list[bytes]) -> None:
+        key = draft.key
+        previous = self._latest_of(key)
+        seq = self._frontier.size + 1
+        if previous:
+            before = self._entry(previous)
+            nth = self._row(previous)[4] + 1
+            jump = jump_of_next(nth, previous, self._links)
+            kept = before.salts()
+        else:
+            before, nth, jump, kept = None, 1, 0, {}
+        body, leaf = seal(draft, contents, seq, self._at, kept, self._random)
+        self._nodes += self._frontier.append(leaf)
+        self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
+        self._leaf = leaf
+        self._latest[key] = self._moved[key] = seq
+        self._move_targets(before, contents, seq)
+        self.changes.append(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents))
+        if before is not None:
+            self._redact_old_secrets(before, contents, seq)
+
+    def _move_targets(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
+        if before is not None:
+            for target in keys_of(before.contents()):
+                if self._targets.pop((target, before.seq), None) is None:
+                    self._targets[target, before.seq] = False
+        for target in keys_of(contents):
+            self._targets[target, seq] = True
+
+    def _latest_of(self, key: bytes) -> int:
+        found = self._latest.get(key)
+        if found is None:
+            row = self._query(self._statements.record_seq, (key,)).fetchone()
+            found = self._latest[key] = int(row[0]) if row else 0
+        return found
+
+    def _leaf_of(self, seq: int) -> bytes:
+        """The leaf hash of an entry; empty if there is none."""
+        found = self._leaves.get(seq)
+        if found is None:
+            row = self._rows.get(seq)
+            if row is None:
+                stored = self._query(self._statements.leaf, (seq,)).fetchone()
+                found = stored[0] if stored else b""
+            else:
+                found = row[6]
+            self._leaves[seq] = found
+        return found
+
+    def _row(self, seq: int) -> EntryRow:
+        """The row of an entry, written or not."""
+        row = self._rows.get(seq)
+        if row is None:
+            row = one_row(self._query(self._statements.entry, (seq,)))
+        return row
+
+    def _entry(self, seq: int) -> Entry:
+        row = self._row(seq)
+        return Entry.from_body(seq, row[1], row[7])
+
+    def _query(self, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
+        """Ask the database; where that fails, so does the transaction."""
+        self._broken = True
+        self._cursor.execute(statement, parameters)
+        self._broken = False
+        return self._cursor
+
+    def _links(self, seq: int) -> tuple[int, int]:
+        row = self._row(seq)
+        return row[2], row[3]
+
+    # Requests with a key
+
+    def _repeated(self, once: Once | None) -> Repeated | None:
+        """What is kept of a request with the same key, if there is one; what is too old is forgotten."""
+        if once is None:
+            return None
+        row = self._query(self._statements.answered, (once.caller, once.key)).fetchone()
+        if row is None:
+            return None
+        if row[4] <= self._at - KEPT:
+            self._query(self._statements.delete_answered, (row[0],))
+            return None
+        return Repeated(kept_of(row))
+
+    def _keep(self, once: Once | None, seq: int, count: int, answer: Answer | None) -> None:
+        """Keep the key of a request that has one, with what was done and answered."""
+        if once is None or answer is None:
+            return
+        number = (one_row(self._query(self._statements.last_answered, ()))[0] or 0) + 1
+        body = answer.body if len(answer.body) <= MAX_BODY else None
+        first = seq if count else 0
+        row = (number, once.caller, once.key, once.digest, self._at, first, count, answer.status, body)
+        self._query(self._statements.insert_answered, row)
+
+    # Leasing
+
+    def lease(self, scope: bytes, count: int, now: int) -> int:
+        """The first of so many numbers that were never leased in this scope; with a count of 0 only a look."""
+        if count < 0 or now < 0 or now + count > _MOST:
+            raise ValueError(f"{count} numbers from {now} on cannot be leased")
+        last, closed = self._leased(scope) or self._leased_before_restore(now > 0)
+        if closed:
+            raise LeaseClosed(scope, last)
+        first = int(max(last + 1, now))
+        if count:
+            self._query(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
+        return first
+
+    def _leased(self, scope: bytes) -> tuple[int, int] | None:
+        return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
+
+    def _leased_before_restore(self, clocked: bool) -> tuple[int, int]:
+        """How far a scope may have come of which the backup did not know; nowhere, if nothing was restored."""
+        noted = self._leased(OTHER_SCOPES)
+        if noted is None:
+            return -1, 0
+        return noted if clocked else (-1, 1)
+
+    def exists(self, key: bytes) -> bool:
+        """Whether a name has, or ever had, an entry."""
+        return bool(self._latest_of(key))
+
+    def any_between(self, first: bytes, end: bytes) -> bool:
+        """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
+        if any(first <= key < end for key in self._moved):
+            return True
+        return bool(one_row(self._query(self._statements.any_record, (first, end)))[0])
+
+    # Erasing
+
+    def _redact_old_secrets(self, before: Entry, contents: Iterable[bytes], by: int) -> None:
+        """Erase secret keys that are no longer in the record from every entry that holds them.
+
+        An old secret proves nothing and endangers much. A value has its salt, and so its commitment, in one stretch
+        of entries only: where it is not there, walking further back finds nothing.
+        """
+        gone = frozenset(
+            slot.commitment
+            for slot in before.values
+            if slot.content is not None and _is_secret(slot.content) and slot.content not in contents
+        )
+        seq = before.seq if gone else 0
+        while seq and self._redact(seq, gone, by):
+            seq = self._row(seq)[2]
+
+    def _redact_all(self, redacts: Redacts, by: Mapping[bytes, int]) -> None:
+        """Erase from entries what a request names, each with the entry that the same record gets."""
+        for seq, commitments in redacts.items():
+            self._redact(seq, commitments, by[self._entry(seq).key])
+
+    def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
+        """Erase from one entry what is under the commitments; tells whether there was any."""
+        row, entry = self._row(seq), self._entry(seq)
+        found = [slot for slot in entry.slots() if slot.commitment in commitments]
+        if not found:
+            return False
+        public = any(_is_public(slot.content) for slot in found if slot.kind is Kind.VALUE)
+        body = entry.redacted(commitments).body()
+        self._redactions.append((seq, by, int(public)))
+        if seq in self._rows:
+            self._rows[seq] = (*row[:7], body)
+        else:
+            self._cursor.execute(self._statements.rewrite_body, (body, seq))
+        return True
+
+
+def _is_secret(content: bytes) -> bool:
+    """Whether a value in its binary form is a secret key, or a subtype of one."""
+    start = _TYPE_AT + 4
+    length = int.from_bytes(content[_TYPE_AT:start], "big")
+    type_ = content[start : start + length].upper()
+    return type_ == _SECRET or type_.startswith(_SECRET + b".")
+
+
+def _is_public(content: bytes | None) -> bool:
+    """Whether a value in its binary form may be read by everybody."""
+    return content is not None and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)

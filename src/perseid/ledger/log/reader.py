@@ -1,0 +1,307 @@
+"""Reading the log: one state of it, unchanging while it is looked at.
+
+All reads of one decision, page or proof happen in one `Reading`, so they belong together. It is also what views catch
+up from (`change.Source`).
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, cast
+
+from perseid.ledger.chain import latest_until
+from perseid.ledger.change import Change
+from perseid.ledger.errors import Damaged
+from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
+from perseid.ledger.store.rows import change_of, entry_of, one_row
+from perseid.ledger.store.tables import STATES, Statements
+from perseid.proof.verifier import EMPTY_ROOT
+
+from .entry import Entry, State
+
+CHUNK: Final = 1_000
+"""Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""
+
+CHUNK_OCTETS: Final = 1 << 23
+"""Octets of such rows: a record may be large, and a thousand large ones are more than a process can hold."""
+
+_LAST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A record that differs between two points of the log."""
+
+    before: Entry | None
+    """Its last entry at the earlier point; None if it had none yet."""
+    after: Entry
+    """Its last entry at the later point."""
+
+
+class Reading:
+    """One state of the log."""
+
+    def __init__(self, cursor: Any, statements: Statements) -> None:
+        """A cursor of the driver, in a transaction that sees one state throughout."""
+        self._cursor = cursor
+        self._statements = statements
+
+    # Entries and records
+
+    @property
+    def ledger_id(self) -> bytes:
+        """Which ledger this is."""
+        return bytes(self._identity()[0])
+
+    @property
+    def origin(self) -> str:
+        """The name under which the ledger signs checkpoints."""
+        return str(self._identity()[1])
+
+    @property
+    def signer(self) -> str:
+        """The public key that signs checkpoints now."""
+        return str(self._identity()[2])
+
+    def secret(self, purpose: bytes) -> bytes:
+        """32 octets for a purpose that are the same for everybody who has the ledger, and that nobody else can know.
+
+        They follow from the salts of the first entry and the token of its commit, which are never shown together.
+        """
+        row = self._row(self._statements.entry, 1) or (b"",) * 8
+        return blake2b(row[5] + row[7], digest_size=32, person=purpose).digest()
+
+    @property
+    def size(self) -> int:
+        """How many entries there are, which is the number of the last one."""
+        self._cursor.execute(self._statements.head)
+        return int(one_row(self._cursor)[0])
+
+    def latest(self, key: bytes) -> int:
+        """The number of the latest entry of a record; 0 if there is none."""
+        row = self._row(self._statements.record_seq, key)
+        return int(row[0]) if row else 0
+
+    def record(self, key: bytes) -> Entry | None:
+        """The latest entry of a record; None if there never was one."""
+        row = self._row(self._statements.entry_of_key, key)
+        return None if row is None else entry_of(row)
+
+    def entry(self, seq: int) -> Entry:
+        """The entry of a number."""
+        row = self._row(self._statements.entry, seq)
+        if row is None:
+            raise KeyError(seq)
+        return entry_of(row)
+
+    def previous(self, seq: int) -> int:
+        """The number of the entry before one, of the same record; 0 if there is none."""
+        return self._links(seq)[0]
+
+    def as_of(self, key: bytes, seq: int) -> Entry | None:
+        """The last entry of a record up to and including an entry of the log; None if there was none yet."""
+        found = latest_until(self.latest(key), seq, self._links)
+        return self.entry(found) if found else None
+
+    def seq_at(self, instant: int) -> int:
+        """The last entry that is not dated after an instant (microseconds since 1970); 0 if there is none."""
+        # Dates never go back, so this is a search by halves.
+        low, high = 0, self.size
+        while low < high:
+            middle = (low + high + 1) // 2
+            self._cursor.execute(self._statements.entry_at, (middle,))
+            if one_row(self._cursor)[0] <= instant:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def history(self, key: bytes, until: int = _LAST) -> Iterator[Entry]:
+        """The entries of a record, newest first, beginning with the last one that is not behind `until`."""
+        seq = latest_until(self.latest(key), until, self._links)
+        while seq:
+            row = self._row(self._statements.entry, seq)
+            if row is None:
+                raise Damaged(f"entry {seq} is missing")
+            yield entry_of(row)
+            seq = row[2]
+
+    def log(self, after: int, until: int = _LAST) -> Iterator[Entry]:
+        """The entries behind one, in order, up to and including another."""
+        return map(entry_of, self._rows(after, until))
+
+    def differences(self, before: int, after: int) -> Iterator[Difference]:
+        """The records that changed between two points, in the order of their first change."""
+        for row in self._rows(before, after):
+            seq, previous = row[0], row[2]
+            if previous > before:
+                continue  # told already, with the record's first change
+            entry = entry_of(row)
+            last = latest_until(self.latest(entry.key), after, self._links)
+            yield Difference(self.entry(previous) if previous else None, entry if last == seq else self.entry(last))
+
+    def names(self, first: bytes, end: bytes, limit: int) -> list[Entry]:
+        """The latest entries of at most so many records, by ascending key from `first` up to, not including, `end`.
+
+        The next page begins at the last entry's key with a zero octet behind it, so a page costs the same at any depth.
+        """
+        self._cursor.execute(self._statements.names, (first, end, limit, 0))
+        return [entry_of(row) for row in self._cursor.fetchall()]
+
+    def some_names(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
+        """The same, of large records fewer (`CHUNK_OCTETS`); and whether there may be more."""
+        self._cursor.execute(self._statements.names, (first, end, limit, 0))
+        rows, is_cut = self._fetched()
+        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
+
+    def names_shown(
+        self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
+    ) -> tuple[list[Entry], bool]:
+        """The same for names in some states, without the first few of them: a page with a number costs what stands
+        before it.
+        """
+        self._cursor.execute(self._statements.names_shown, (first, end, *_octets(states), limit, skip))
+        rows, is_cut = self._fetched()
+        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
+
+    def count_names(self, first: bytes, end: bytes, states: Collection[State]) -> int:
+        """How many records in some states have keys from `first` up to, not including, `end`."""
+        self._cursor.execute(self._statements.names_counted, (first, end, *_octets(states)))
+        return int(one_row(self._cursor)[0])
+
+    def leading_to(
+        self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
+    ) -> tuple[list[tuple[bytes, Entry]], bool]:
+        """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen.
+
+        At most so many, of large ones fewer (`CHUNK_OCTETS`); and whether there may be more.
+        """
+        self._cursor.execute(self._statements.leading_to, (*max(after, (first, 0)), end, limit, 0))
+        rows, is_cut = self._fetched()
+        return [(row[0], entry_of(row[1:])) for row in rows], is_cut or len(rows) == limit
+
+    def target_rows(
+        self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
+    ) -> list[tuple[bytes, int]]:
+        """The same without the records: each key, and the number of the entry."""
+        self._cursor.execute(self._statements.target_rows, (*max(after, (first, 0)), end, limit, 0))
+        return [(row[0], row[1]) for row in self._cursor.fetchall()]
+
+    def steps(self, operation: str, after: int = 0) -> list[tuple[int, int]]:
+        """The steps of an operation behind an entry: the first entry of each, and how many it is the first of."""
+        self._cursor.execute(self._statements.steps, (operation, after))
+        return [(row[0], row[1]) for row in self._cursor.fetchall()]
+
+    def last_erasure(self) -> int:
+        """The last entry with which data was erased that everybody could read; 0 if there is none."""
+        self._cursor.execute(self._statements.last_erasure)
+        return int(one_row(self._cursor)[0] or 0)
+
+    # What views read
+
+    def leaf(self, seq: int) -> bytes:
+        """The leaf hash of an entry."""
+        self._cursor.execute(self._statements.leaf, (seq,))
+        return cast("bytes", one_row(self._cursor)[0])
+
+    def changes(self, after: int, limit: int) -> list[Change]:
+        """At most so many entries behind the given one, in order, as views are told of them."""
+        self._cursor.execute(self._statements.following, (after, after + limit))
+        return [change_of(row) for row in self._cursor.fetchall()]
+
+    def current(self) -> Iterator[Change]:
+        """The latest entry of every record, by ascending key, as views are told of it."""
+        last = b""
+        while rows := self._page(last):
+            yield from (change_of(row[1:]) for row in rows)
+            last = rows[-1][0]
+
+    # Proofs
+
+    def root(self, size: int) -> bytes:
+        """The root of the tree of the first so many entries."""
+        return subtree_root(self._hashes, 0, size) if size else EMPTY_ROOT
+
+    def frontier(self) -> Frontier:
+        """The tree of all entries, as far as appending needs it."""
+        self._cursor.execute(self._statements.head)
+        size, _, octets = one_row(self._cursor)
+        return Frontier.from_octets(size, octets)
+
+    def inclusion(self, seq: int, size: int) -> list[bytes]:
+        """The proof that an entry is in the tree of a size."""
+        return inclusion_path(self._hashes, seq - 1, size)
+
+    def consistency(self, old: int, new: int) -> list[bytes]:
+        """The proof that the tree of a size continues a smaller one."""
+        return consistency_path(self._hashes, old, new)
+
+    def checkpoint(self) -> str | None:
+        """The latest signed checkpoint; None if nothing was signed yet."""
+        found = self._checkpoint()
+        return None if found is None else str(found[0])
+
+    def checkpoint_size(self) -> int | None:
+        """How many entries the latest signed checkpoint is about; None if nothing was signed yet."""
+        found = self._checkpoint()
+        return None if found is None else int(found[1])
+
+    def _hashes(self, level: int, first: int, count: int) -> list[bytes]:
+        if level:
+            self._cursor.execute(self._statements.nodes, (level, first, first + count))
+        else:
+            self._cursor.execute(self._statements.leaves, (first, first + count))
+        return [row[0] for row in self._cursor.fetchall()]
+
+    # Rows
+
+    def _identity(self) -> Any:
+        self._cursor.execute(self._statements.identity)
+        return one_row(self._cursor)
+
+    def _checkpoint(self) -> Any:
+        self._cursor.execute(self._statements.checkpoint, (1, 0))
+        return self._cursor.fetchone()
+
+    def _page(self, after: bytes) -> list[Any]:
+        """The next records behind a key, each with its latest entry."""
+        self._cursor.execute(self._statements.current, (after, CHUNK, 0))
+        return cast("list[Any]", self._cursor.fetchall())
+
+    def _row(self, statement: str, wanted: object) -> Any:
+        self._cursor.execute(statement, (wanted,))
+        return self._cursor.fetchone()
+
+    def _rows(self, after: int, until: int) -> Iterator[Any]:
+        while after < until:
+            self._cursor.execute(self._statements.following, (after, min(until, after + CHUNK)))
+            rows, _ = self._fetched()
+            if not rows:
+                return
+            yield from rows
+            after = rows[-1][0]
+
+    def _fetched(self) -> tuple[list[Any], bool]:
+        """The rows that a statement finds, whose last column is a body, up to `CHUNK_OCTETS`; and whether it was cut.
+
+        What follows is not read: the next statement, or the end of the transaction, ends this one.
+        """
+        rows: list[Any] = []
+        octets = 0
+        for row in self._cursor:
+            if octets >= CHUNK_OCTETS:
+                return rows, True
+            rows.append(row)
+            octets += len(row[-1])
+        return rows, False
+
+    def _links(self, seq: int) -> tuple[int, int]:
+        self._cursor.execute(self._statements.links, (seq,))
+        previous, jump = one_row(self._cursor)
+        return previous, jump
+
+
+def _octets(states: Collection[State]) -> list[bytes]:
+    """States as a statement takes them."""
+    found = [bytes((state,)) for state in states]
+    return [found[number % len(found)] for number in range(STATES)]

@@ -1,0 +1,140 @@
+"""Growing a Merkle tree (RFC 6962) and proving things from it.
+
+The tree of n leaves is a row of complete subtrees, one for each bit of n, largest first; the *frontier* is the list
+of their roots. It is all that is needed to append and to tell the root, and it is at most 64 hashes long.
+
+Proofs need inner nodes. Leaf hashes stand in the log; above them only the roots of complete runs of 256, 256² …
+leaves are kept (the tiles' upper edges): one hash for 256 leaves. Every other node is computed from at most 256
+hashes below it, so a proof costs a few hundred hashes at any size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Self
+
+from perseid.proof.verifier import EMPTY_ROOT, HASH_LENGTH, node_hash
+
+from .errors import Damaged
+
+TILE: Final = 256
+"""Hashes in a tile."""
+TILE_BITS: Final = 8
+
+Read = Callable[[int, int, int], Sequence[bytes]]
+"""`read(level, first, count)` → the hashes at a tile level: 0 are leaves, 1 roots of 256 leaves, and so on."""
+
+
+class Frontier:
+    """What is needed to append: the roots of the complete subtrees, largest first."""
+
+    __slots__ = ("_hashes", "size")
+
+    def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
+        if size.bit_count() != len(hashes):
+            raise ValueError(f"a tree of {size} leaves has {size.bit_count()} complete subtrees, not {len(hashes)}")
+        self.size = size
+        self._hashes = list(hashes)
+
+    @classmethod
+    def from_octets(cls, size: int, octets: bytes) -> Self:
+        """Take it from its stored form."""
+        return cls(size, [octets[start : start + HASH_LENGTH] for start in range(0, len(octets), HASH_LENGTH)])
+
+    def to_octets(self) -> bytes:
+        """The stored form: the hashes, one behind the other."""
+        return b"".join(self._hashes)
+
+    @property
+    def hashes(self) -> tuple[bytes, ...]:
+        """The roots of the complete subtrees."""
+        return tuple(self._hashes)
+
+    def append(self, leaf: bytes) -> list[tuple[int, int, bytes]]:
+        """Add a leaf hash; answers the tile nodes that became complete: (tile level, position, hash)."""
+        complete = []
+        hashes = self._hashes
+        hashes.append(leaf)
+        size = self.size = self.size + 1
+        height = 0
+        while not size >> height & 1:
+            right = hashes.pop()
+            hashes[-1] = node_hash(hashes[-1], right)
+            height += 1
+            if height % TILE_BITS == 0:
+                complete.append((height // TILE_BITS, (size >> height) - 1, hashes[-1]))
+        return complete
+
+    def root(self) -> bytes:
+        """The root of the whole tree."""
+        if not self._hashes:
+            return EMPTY_ROOT
+        *others, root = self._hashes
+        for left in reversed(others):
+            root = node_hash(left, root)
+        return root
+
+
+def subtree_root(read: Read, first: int, end: int) -> bytes:
+    """The hash over the leaves from `first` up to, not including, `end`, as RFC 6962 splits them."""
+    parts = [_complete(read, start, height) for start, height in _complete_parts(first, end)]
+    root = parts.pop()
+    while parts:
+        root = node_hash(parts.pop(), root)
+    return root
+
+
+def inclusion_path(read: Read, index: int, size: int) -> list[bytes]:
+    """The proof that the leaf at an index (from 0) is in the tree of a size: RFC 6962, section 2.1.1."""
+    path: list[bytes] = []
+    first, end = 0, size
+    while end - first > 1:
+        split = first + _largest_power_below(end - first)
+        if index < split:
+            path.append(subtree_root(read, split, end))
+            end = split
+        else:
+            path.append(subtree_root(read, first, split))
+            first = split
+    return path[::-1]
+
+
+def consistency_path(read: Read, old: int, new: int) -> list[bytes]:
+    """The proof that the tree of size `new` continues the one of size `old`: RFC 6962, section 2.1.2."""
+    if old in (0, new):
+        return []
+    path: list[bytes] = []
+    first, end, whole = 0, new, True
+    while old != end - first:
+        split = _largest_power_below(end - first)
+        if old <= split:
+            path.append(subtree_root(read, first + split, end))
+            end = first + split
+        else:
+            path.append(subtree_root(read, first, first + split))
+            first, old, whole = first + split, old - split, False
+    if not whole:
+        path.append(subtree_root(read, first, end))
+    return path[::-1]
+
+
+def _complete(read: Read, start: int, height: int) -> bytes:
+    """The root of the complete subtree of 2^height leaves that begins at `start`."""
+    level, rest = divmod(height, TILE_BITS)
+    hashes = list(read(level, start >> (level * TILE_BITS), 1 << rest))
+    if len(hashes) != 1 << rest:
+        raise Damaged(f"hashes of the tree over entry {start + 1} are missing; verify the ledger")
+    while len(hashes) > 1:
+        hashes = [node_hash(hashes[i], hashes[i + 1]) for i in range(0, len(hashes), 2)]
+    return hashes[0]
+
+
+def _complete_parts(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The complete subtrees, (start, height), that make up the leaves from `first` to `end`, left to right."""
+    while first < end:
+        height = (end - first).bit_length() - 1
+        yield first, height
+        first += 1 << height
+
+
+def _largest_power_below(size: int) -> int:
+    """The largest power of two smaller than a size of at least 2."""
+    return 1 << (size - 1).bit_length() - 1

@@ -1,9 +1,0 @@
-"""Run by Alembic: bring the tables on the given connection to the wanted version."""
-
-from alembic import context
-
-from perseid.ledger.schema import metadata
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
-with context.begin_transaction():
-    context.run_migrations()

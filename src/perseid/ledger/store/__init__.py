@@ -1,0 +1,1 @@
+"""The SQL store: connections, tables, migrations, and state that is not derived from the ledger."""

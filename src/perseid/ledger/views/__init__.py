@@ -1,0 +1,1 @@
+"""The views derived from the ledger: records and search (SQL), answers (LMDB)."""

@@ -1,0 +1,466 @@
+"""How the answers view is laid out: what stands under which key, octet by octet.
+
+The view has one store of handles and one of prefixes. Both are keyed by the name with ASCII letters folded, always,
+so one look-up serves every case rule. Under a handle's key stands one *item* for each record, under a prefix's key
+one item that is put together from several records. Values stand in items as the wire has them and side by side,
+behind a list of their lengths: a whole record is copied into an answer in one go, and a reader that looks for a type
+or an index steps from value to value without taking any apart.
+
+Every content has exactly one form, so that two views are equal when their octets are. Nothing that the public may not
+read is in an item: it goes into files that resolvers, which face the network, have open.
+
+docs/reference/answers-format.md specifies all this for whoever writes another reader.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any, Final, Self
+
+from perseid.ledger.change import Change
+from perseid.ledger.errors import Damaged
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import HOMED, LOCAL, POLICY
+from perseid.names.handle import CaseRule
+from perseid.records.errors import RecordProblem
+from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCATIONS
+from perseid.records.value import Permission, Value
+
+LAYOUT: Final = 1
+"""The version of what is described here; a view of another one is built anew."""
+
+LONGEST_PLAIN_KEY: Final = 400
+"""Names up to this many octets are their own keys. LMDB keys end at 511 octets, names at 2,048."""
+
+DIGEST_OCTETS: Final = 16
+"""How much of the SHA-256 of a longer name is in its key: nobody finds two names that share so much."""
+
+POLICY_TYPE: Final = b"PERSEID_POLICY"
+"""The type of the value that holds the policy of a namespace."""
+
+# The first octet of a handle's item.
+_STATE_BITS = 0x07
+_OTHER_STATE = 7  # a state that a newer program thought of: its values are not shown
+_EXACT = 0x08
+_PRIVATE = 0x10
+_ALIAS = 0x20
+_LOCATION = 0x40
+_SPELLED = 0x80
+
+# The first octet of a prefix's item.
+_HOMED = 0x01
+_HOMED_BARE = 0x02
+_MARKER = 0x04
+_TEMPLATES = 0x08
+_CASE_SHIFT = 4
+_UNUSED = 0xC0
+_CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
+
+_SERVED = (State.NORMAL, State.TOMBSTONE)
+_PREFIX_HANDLE = b"0.NA/"
+_LOCAL = LOCAL.encode()
+_HOMED_NAME = HOMED.encode()
+_POLICY_NAME = POLICY.encode()
+
+# Offsets in the binary form of a value; see perseid.records.value.
+_PERMISSIONS_AT = 13
+_TYPE_AT = 14
+_TYPE_TEXT_AT = 18
+_PUBLIC_READ = int(Permission.PUBLIC_READ)
+
+_TELLING_OCTETS = 5  # which tell HS_ALIAS from HS_ADMIN, which nearly every record has
+_TELLING = frozenset(
+    type_.upper().encode()[:_TELLING_OCTETS] for type_ in (HS_ALIAS, LOCATIONS)
+)  # how types begin that flags tell of
+_REFERRALS = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
+_SINGLE = [bytes((number,)) for number in range(0x80)]
+_MOST_SHIFT = 28  # numbers have at most five octets
+
+
+def store_key(name: bytes) -> bytes:
+    """The key of a name, or of a prefix, in its store."""
+    folded = name.upper()  # of bytes: ASCII letters and no others
+    if len(folded) <= LONGEST_PLAIN_KEY:
+        return folded
+    return folded[:LONGEST_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_OCTETS]
+
+
+def record_key(name: bytes, *, exact: bool) -> bytes:
+    """The key of a record in the ledger, as `keys.record_key` makes it, from octets."""
+    if not exact:
+        return name.upper()
+    prefix, slash, suffix = name.partition(b"/")
+    return prefix.upper() + slash + suffix
+
+
+# Handles
+
+
+@dataclass(frozen=True, slots=True)
+class HandleItem:
+    """What resolvers know of one record."""
+
+    spelling: bytes
+    """The name as it is spelled."""
+    state: State
+    """What the name is. Only normal names and tombstones have values here; anything else is not the public's."""
+    exact: bool = False
+    """Whether small and capital letters of the suffix are told apart."""
+    private: bool = False
+    """Whether the record has values that are not here."""
+    alias: bool = False
+    """Whether a public HS_ALIAS is among the values."""
+    location: bool = False
+    """Whether a public 10320/loc is among the values."""
+    values: tuple[bytes, ...] = ()
+    """The public values in their wire encoding, by ascending index."""
+
+    @classmethod
+    def of(cls, change: Change) -> Self | None:
+        """The item of a record after a change; None if it has none: deleted, or one of the installation's own."""
+        spelling = change.handle.encode("utf-8")
+        if change.state == State.ABSENT or is_local(spelling):
+            return None
+        if change.state not in _SERVED:
+            state = change.state if change.state < _OTHER_STATE else State(_OTHER_STATE)
+            return cls(spelling, state, change.exact, private=True)
+        values = tuple([content for content in change.contents if _is_public(content)])
+        alias = location = False
+        for content in values:
+            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() in _TELLING:
+                types = (_type_of(content).upper(),)
+                alias = alias or _has_type(types, HS_ALIAS)
+                location = location or _has_type(types, LOCATIONS)
+        private = len(values) < len(change.contents)
+        return cls(spelling, change.state, change.exact, private, alias, location, values)
+
+    @property
+    def key(self) -> bytes:
+        """The key of the record in the ledger: no two items under one key of the view share it."""
+        return record_key(self.spelling, exact=self.exact)
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """The item as it stands under a key of the store; a spelling that is the key itself is not repeated."""
+        head = self.state | self.exact * _EXACT | self.private * _PRIVATE
+        head |= self.alias * _ALIAS | self.location * _LOCATION
+        if self.spelling == key:
+            return b"".join((bytes((head,)), *_pack_values(self.values)))
+        spelled = (_pack_number(len(self.spelling)), self.spelling)
+        return b"".join((bytes((head | _SPELLED,)), *spelled, *_pack_values(self.values)))
+
+
+def item_octets(change: Change, key: bytes) -> bytes | None:
+    """`HandleItem.of(change)` as it stands under a key; None if there is none.
+
+    This is done with every entry, so what nearly all of them are is encoded in one go.
+    """
+    spelling = change.handle.encode("utf-8")
+    head = int(change.state)
+    contents = change.contents
+    values = [
+        content for content in contents if len(content) > _PERMISSIONS_AT and content[_PERMISSIONS_AT] & _PUBLIC_READ
+    ]
+    types = [content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() for content in values]
+    if head not in _SERVED or is_local(spelling) or not _TELLING.isdisjoint(types):
+        item = HandleItem.of(change)
+        return None if item is None else item.to_bytes(key)
+    if change.exact:
+        head |= _EXACT
+    if len(values) < len(contents):
+        head |= _PRIVATE
+    lengths = [_pack_number(len(value)) for value in values]
+    if spelling == key:
+        return b"".join((bytes((head,)), _pack_number(len(values)), *lengths, *values))
+    spelled = (bytes((head | _SPELLED,)), _pack_number(len(spelling)), spelling)
+    return b"".join((*spelled, _pack_number(len(values)), *lengths, *values))
+
+
+def decode_handle(key: bytes, octets: bytes) -> tuple[HandleItem, ...]:
+    """The items under a key of the store of handles."""
+    items = []
+    at = 0
+    try:
+        while True:
+            head = octets[at]
+            spelling, at = key, at + 1
+            if head & _SPELLED:
+                length, at = _unpack_number(octets, at)
+                spelling, at = _take(octets, at, length)
+                if spelling == key or store_key(spelling) != key:
+                    raise Damaged("an item of the answers view stands under the key of another name")
+            values, at = _unpack_values(octets, at)
+            if not head & _STATE_BITS:
+                raise Damaged("an item of the answers view says that its record is absent")
+            items.append(
+                HandleItem(
+                    spelling,
+                    _STATES[head & _STATE_BITS],
+                    bool(head & _EXACT),
+                    bool(head & _PRIVATE),
+                    bool(head & _ALIAS),
+                    bool(head & _LOCATION),
+                    values,
+                )
+            )
+            if at == len(octets):
+                break
+    except IndexError:
+        raise _cut() from None
+    if len(items) > 1:
+        keys = [item.key for item in items]
+        if any(first >= second for first, second in pairwise(keys)):
+            raise Damaged("items of the answers view are out of order")
+    return tuple(items)
+
+
+def choose(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
+    """The item that a name means: the one of that very suffix, or else the one for which letters do not count."""
+    exact = record_key(name, exact=True)
+    chosen = None
+    for item in items:
+        if not item.exact:
+            chosen = item
+        elif item.key == exact:
+            return item
+    return chosen
+
+
+def merge(key: bytes, octets: bytes | None, record: bytes, item: HandleItem | None) -> bytes | None:
+    """What stands under a key after one record of it has changed; None if nothing does."""
+    if octets is None:
+        return None if item is None else item.to_bytes(key)
+    items = {other.key: other for other in decode_handle(key, octets)}
+    items.pop(record, None)
+    if item is not None:
+        items[record] = item
+    return b"".join([items[each].to_bytes(key) for each in sorted(items)]) or None
+
+
+def is_local(name: bytes) -> bool:
+    """Whether a name is one of the installation's own, which are no handles."""
+    return name[: len(_LOCAL)].upper() == _LOCAL
+
+
+# Prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixItem:
+    """What resolvers know of one prefix. Its parts come from records that change independently."""
+
+    homed: bool = False
+    """This server is responsible for it: `0.NA/<prefix>` is homed."""
+    homed_bare: bool = False
+    """The same, from an entry with the prefix alone, which deployed servers accept too."""
+    marker: bool = False
+    """This server holds the handles of prefixes derived from it: `0.NA/0.NA/<prefix>` is homed."""
+    templates: bool = False
+    """A template may make values for names of this prefix that have no record."""
+    case: CaseRule | None = None
+    """Which spellings of a suffix are one name, if a policy says so."""
+    scheme: str = ""
+    """The suffix scheme, if a policy names one."""
+    referrals: tuple[bytes, ...] = ()
+    """The public values of the prefix handle that say where derived prefixes live, in their wire encoding."""
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether small and capital letters of a suffix are told apart."""
+        return self.case is CaseRule.SENSITIVE
+
+    def to_bytes(self) -> bytes:
+        """The item as it stands in the store."""
+        head = self.homed * _HOMED | self.homed_bare * _HOMED_BARE | self.marker * _MARKER
+        head |= self.templates * _TEMPLATES | _CASE_RULES.index(self.case) << _CASE_SHIFT
+        scheme = self.scheme.encode("utf-8")
+        return b"".join((bytes((head,)), _pack_number(len(scheme)), scheme, *_pack_values(self.referrals)))
+
+    @classmethod
+    def from_bytes(cls, octets: bytes) -> Self:
+        """Take an item from the store."""
+        try:
+            head = octets[0]
+            length, at = _unpack_number(octets, 1)
+            scheme, at = _take(octets, at, length)
+            referrals, at = _unpack_values(octets, at)
+            text = scheme.decode("utf-8")
+        except (IndexError, UnicodeDecodeError):
+            raise _cut() from None
+        if at != len(octets) or head & _UNUSED:
+            raise Damaged("a prefix of the answers view has more to it than this version of the program knows")
+        return cls(
+            bool(head & _HOMED),
+            bool(head & _HOMED_BARE),
+            bool(head & _MARKER),
+            bool(head & _TEMPLATES),
+            _CASE_RULES[head >> _CASE_SHIFT],
+            text,
+            referrals,
+        )
+
+
+NOTHING: Final = PrefixItem()
+"""The item of a prefix of which there is nothing to know; it is not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPart:
+    """What a record says about a prefix."""
+
+    prefix: bytes
+    """The prefix, with folded letters."""
+    fields: dict[str, Any]
+    """The part of the item that this record decides."""
+
+    @classmethod
+    def of(cls, change: Change) -> Self | None:
+        """What a change says about a prefix; None if it is not about one."""
+        key = change.key
+        if not key.startswith((_PREFIX_HANDLE, _LOCAL)) or key != key.upper():
+            return None  # prefixes are never told apart by their letters, so a record that is says nothing of them
+        if key.startswith(_PREFIX_HANDLE):
+            prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation(change)
+        elif key.startswith(_POLICY_NAME):
+            prefix, fields = key.removeprefix(_POLICY_NAME), _policy(change)
+        elif key.startswith(_HOMED_NAME):
+            prefix, field = _homing(key.removeprefix(_HOMED_NAME))
+            fields = {field: change.state == State.NORMAL}
+        else:
+            return None
+        return cls(prefix, fields) if prefix and b"/" not in prefix else None
+
+    def merge(self, octets: bytes | None) -> bytes | None:
+        """What stands under the prefix after the change; None if nothing does."""
+        before = NOTHING if octets is None else PrefixItem.from_bytes(octets)
+        after = replace(before, **self.fields)
+        return None if after == NOTHING else after.to_bytes()
+
+
+def _homing(name: bytes) -> tuple[bytes, str]:
+    """Which prefix an entry of the table of homed prefixes is about, and what it says of it."""
+    if not name.startswith(_PREFIX_HANDLE):
+        return name, "homed_bare"
+    prefix = name.removeprefix(_PREFIX_HANDLE)
+    if not prefix.startswith(_PREFIX_HANDLE):
+        return prefix, "homed"
+    return prefix.removeprefix(_PREFIX_HANDLE), "marker"
+
+
+def _delegation(change: Change) -> dict[str, Any]:
+    """What a prefix handle says: whether templates may apply, and where derived prefixes live."""
+    if change.state == State.ABSENT:
+        return {"templates": False, "referrals": ()}
+    served = change.contents if change.state in _SERVED else []
+    referrals = tuple([content for content in served if _is_public(content) and _type_of(content) in _REFERRALS])
+    return {"templates": any(_has_template(content) for content in change.contents), "referrals": referrals}
+
+
+def _has_template(content: bytes) -> bool:
+    """Whether a value makes values for names without a record, as far as can be told."""
+    if not _has_type([_type_of(content).upper()], HS_NAMESPACE):
+        return False
+    # Here, because readers of the view never come here: resolvers need not load a parser of XML and what it loads.
+    from perseid.records.namespace import Namespace  # noqa: PLC0415
+
+    try:
+        return bool(Namespace.from_bytes(Value.from_bytes(content, 0).data).templates)
+    except RecordProblem:
+        return True  # somebody else shall judge it
+
+
+def _policy(change: Change) -> dict[str, Any]:
+    """What a policy says: the case rule and the scheme. What cannot be read says nothing."""
+    contents = change.contents if change.state == State.NORMAL else []
+    for content in contents:
+        if _type_of(content).upper() == POLICY_TYPE:
+            try:
+                policy = tomllib.loads(Value.from_bytes(content, 0).data.decode("utf-8"))
+            except (ValueError, RecursionError):
+                break
+            rules = {rule.value: rule for rule in CaseRule}
+            case, scheme = policy.get("case"), policy.get("scheme")
+            return {
+                "case": rules.get(case) if isinstance(case, str) else None,
+                "scheme": scheme if isinstance(scheme, str) else "",
+            }
+    return {"case": None, "scheme": ""}
+
+
+# Values in their binary form
+
+
+def _is_public(content: bytes) -> bool:
+    return len(content) > _PERMISSIONS_AT and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)
+
+
+def _type_of(content: bytes) -> bytes:
+    length = int.from_bytes(content[_TYPE_AT:_TYPE_TEXT_AT], "big")
+    return content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + length]
+
+
+def _has_type(folded: Iterable[bytes], base: str) -> bool:
+    """Whether one of the types, with folded letters, is the given one or a subtype of it."""
+    wanted = base.upper().encode()
+    return any(type_ == wanted or type_.startswith(wanted + b".") for type_ in folded)
+
+
+# Numbers and runs of values
+
+
+def _pack_number(number: int) -> bytes:
+    """Seven bits an octet, the lowest first; all octets but the last have their highest bit set (LEB128)."""
+    if number < 0x80:
+        return _SINGLE[number]
+    octets = bytearray()
+    while number >= 0x80:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
+
+
+def _unpack_number(octets: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    octet = octets[at]
+    number, shift = octet & 0x7F, 0
+    while octet & 0x80:
+        at, shift = at + 1, shift + 7
+        octet = octets[at]
+        number |= (octet & 0x7F) << shift
+        if shift > _MOST_SHIFT or not octet:
+            raise Damaged("a number in the answers view is not in its shortest form")
+    return number, at + 1
+
+
+def _pack_values(values: tuple[bytes, ...]) -> list[bytes]:
+    return [_pack_number(len(values)), *[_pack_number(len(value)) for value in values], *values]
+
+
+def _unpack_values(octets: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
+    """A run of values, and where it ends."""
+    count, at = _unpack_number(octets, at)
+    lengths: list[int] = []
+    while len(lengths) < count:
+        length, at = _unpack_number(octets, at)
+        lengths.append(length)
+    values = []
+    for length in lengths:
+        value, at = _take(octets, at, length)
+        values.append(value)
+    return tuple(values), at
+
+
+def _take(octets: bytes, at: int, length: int) -> tuple[bytes, int]:
+    end = at + length
+    if end > len(octets):
+        raise _cut()
+    return octets[at:end], end
+
+
+def _cut() -> Damaged:
+    return Damaged("an item of the answers view is cut or no item at all; rebuild the view")
+
+
+_STATES = [State(code) for code in range(_STATE_BITS + 1)]

@@ -1,0 +1,223 @@
+"""Reading the answers view: what a resolver process does, and nothing else; see `answers` for the view itself.
+
+A reader opens the generation that the state file names, follows it to the next one, and is refused with `Unavailable`
+while the view is not to be trusted. LMDB allows one of them for each process and folder.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+import lmdb
+
+from perseid.ledger.answer_state import WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
+from perseid.ledger.errors import Damaged, LedgerError
+
+from .answers_format import HandleItem, PrefixItem, choose, decode_handle, store_key
+from .answers_generation import Generation, Position, Transaction
+
+MAP_SIZE: Final = 1 << 38
+"""How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it
+is used; two generations exist during a rebuild, and a process has 128 TiB."""
+
+_OPENINGS = 3  # tries to open a generation that is exchanged for another one at that moment
+_NO_STATE = memoryview(bytes(64)).cast("Q")  # as if the state file said that there is no view
+
+_T = TypeVar("_T")
+
+
+class Unavailable(LedgerError):
+    """The answers view may not be used at the moment: resolve from the records."""
+
+
+class AnswersReader:
+    """Reads the view, in a process that never writes it. The folder may come into being later."""
+
+    _readonly = True
+
+    def __init__(self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None) -> None:
+        self.folder = folder
+        self._map_size = map_size
+        self._boot = boot_id() if boot is None else boot
+        self._state: StateFile | None = None
+        self._words = _NO_STATE
+        self._generation: Generation | None = None
+        self._opening = threading.Lock()
+
+    def close(self) -> None:
+        """Give everything back. Nobody may be reading."""
+        self._generation = None
+        self._words = _NO_STATE
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(self, name: bytes) -> bytes | None:
+        """What stands under a handle, encoded; None if nothing does. `answer_format.decode_handle` takes it apart."""
+        return self._get(name, prefixes=False)
+
+    def get_prefix(self, prefix: bytes) -> bytes | None:
+        """What stands under a prefix, encoded; None if nothing does. `PrefixItem.from_bytes` takes it apart."""
+        return self._get(prefix, prefixes=True)
+
+    def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
+        """What stands under a prefix and under a handle, neither of them empty, in one state of the view.
+
+        It is what a resolver asks for with every request, and one transaction costs less than two.
+        """
+        prefix, name = store_key(prefix), store_key(name)
+        try:
+            return self._fetch_pair(prefix, name)
+        except (lmdb.Error, Damaged) as error:
+            self._let_go(error)
+            return self._insist(lambda: self._fetch_pair(prefix, name))
+
+    def get_pair_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
+        """The same, and which state of the view that was: one with the same stamp is the same throughout."""
+        prefix, name = store_key(prefix), store_key(name)
+        try:
+            return self._fetch_stamped(prefix, name)
+        except (lmdb.Error, Damaged) as error:
+            self._let_go(error)
+            return self._insist(lambda: self._fetch_stamped(prefix, name))
+
+    def find(self, name: bytes) -> HandleItem | None:
+        """The record that a name means; None if there is none."""
+        octets = self._get(name, prefixes=False)
+        return None if octets is None else choose(decode_handle(store_key(name), octets), name)
+
+    def prefix(self, prefix: bytes) -> PrefixItem | None:
+        """What is known of a prefix; None if nothing is."""
+        octets = self._get(prefix, prefixes=True)
+        return None if octets is None else PrefixItem.from_bytes(octets)
+
+    @property
+    def applied(self) -> int:
+        """The number of the last entry in the view, whether or not it may be used."""
+        return self._insist(self._position).seq
+
+    @property
+    def built(self) -> int:
+        """The entry at which the view was built: nothing that was erased from the ledger by then is in its files."""
+        return self._insist(self._built)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the view may be used."""
+        try:
+            self.get(b"0.NA/0.NA")
+        except Unavailable:
+            return False
+        return True
+
+    def _get(self, name: bytes, *, prefixes: bool) -> bytes | None:
+        if not name:
+            return None  # LMDB knows no empty key
+        key = store_key(name)
+        try:
+            return self._fetch(key, prefixes)
+        except (lmdb.Error, Damaged) as error:
+            self._let_go(error)
+            return self._insist(lambda: self._fetch(key, prefixes))
+
+    def _fetch(self, key: bytes, prefixes: bool) -> bytes | None:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        # LMDB keeps finished read transactions and renews them; a snapshot lives for one read only.
+        txn = generation.begin(generation.prefixes if prefixes else generation.handles)
+        try:
+            self._check(generation, txn)
+            return txn.get(key)
+        finally:
+            txn.abort()
+
+    def _fetch_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        txn = generation.begin(generation.handles)
+        try:
+            if self._words[WORD_NEEDED]:
+                self._check(generation, txn)
+            return txn.get(prefix, None, generation.prefixes), txn.get(name)
+        finally:
+            txn.abort()
+
+    def _fetch_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        txn = generation.begin(generation.handles)
+        try:
+            if self._words[WORD_NEEDED]:
+                self._check(generation, txn)
+            return txn.get(prefix, None, generation.prefixes), txn.get(name), (generation.number, txn.id())
+        finally:
+            txn.abort()
+
+    def _check(self, generation: Generation, txn: Transaction) -> None:
+        """Refuse a view that has not come as far as the state file says it must."""
+        needed = self._words[WORD_NEEDED]
+        if needed and generation.position(txn).seq < needed:
+            raise Unavailable("the answers view is behind the ledger; resolve from the records")
+
+    def _position(self) -> Position:
+        generation = self._current()
+        with generation.begin() as txn:
+            return generation.position(txn)
+
+    def _built(self) -> int:
+        generation = self._current()
+        with generation.begin() as txn:
+            return generation.built(txn)
+
+    def _insist(self, read: Callable[[], _T]) -> _T:
+        """Read; whatever LMDB has to say against it, the view is unavailable."""
+        try:
+            return read()
+        except (lmdb.Error, OSError, Damaged) as error:
+            self._let_go(error)
+            raise Unavailable(f"the answers view cannot be read ({error}); resolve from the records") from error
+
+    def _let_go(self, error: BaseException) -> None:
+        """Have the generation opened anew, which is what some failures need.
+
+        It closes when nobody holds it, and cannot be opened before; whoever keeps the error must not keep it open.
+        """
+        self._generation = None
+        traceback.clear_frames(error.__traceback__)
+
+    def _current(self) -> Generation:
+        """The generation in use; opened if it is not yet."""
+        with self._opening:
+            if self._state is None:
+                self._state = self._open_state()
+                self._words = self._state.words
+            for _ in range(_OPENINGS):
+                number = self._state.usable(self._boot)
+                if self._generation is not None and self._generation.number == number:
+                    return self._generation
+                self._generation = None
+                if not number:
+                    break
+                try:
+                    self._generation = Generation(self.folder, number, self._map_size, readonly=self._readonly)
+                except (lmdb.Error, Damaged):
+                    if self._words[WORD_GENERATION] == number:
+                        raise
+        raise Unavailable("there is no answers view at the moment; resolve from the records")
+
+    def _open_state(self) -> StateFile:
+        try:
+            return StateFile(self.folder / "state", writable=False)
+        except FileNotFoundError:
+            raise Unavailable("there is no answers view yet; resolve from the records") from None

@@ -1,0 +1,192 @@
+"""Building a view in SQL anew, while the ledger is in use.
+
+The new table grows beside the old one, from the entries in their order, a chunk to a transaction, so that writers never
+wait for long. When it has come to the last entry it takes the old one's place, while the head is held.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Self, TypeVar
+
+from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text, update
+
+from perseid.ledger.change import Change
+from perseid.ledger.errors import Contention, LedgerError, TooBusy
+from perseid.ledger.log.log import Log
+from perseid.ledger.store.rows import change_of, one_row
+from perseid.ledger.store.tables import Compiler, ledger, records, redactions, targets, views
+from perseid.ledger.value_keys import keys_of
+
+CHUNK: Final = 2_000
+"""Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
+
+_T = TypeVar("_T")
+
+ATTEMPTS: Final = 5
+"""How often a chunk is tried again that others stood in the way of, each time after up to five seconds of waiting."""
+
+_VIEWS: Final = {"records": records, "targets": targets}
+
+
+def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: None) -> int:
+    """Compute the view `records` or `targets` from the entries, and put it in the old one's place; how many entries.
+
+    Only one table of a view is built at a time: a new attempt takes the place of one that is under way or was broken
+    off, and that one ends with `Superseded`. Where data is erased meanwhile, which the new table may hold already, it
+    is begun again.
+    """
+    build = _APPLY[name]
+    while True:
+        table = _VIEWS[name].to_metadata(MetaData(), name=f"{name}_next_{log.random(4).hex()}")
+        erased = _with_head(log, partial(_begin, name, table))
+        done, reached_end = 0, False
+        try:
+            while not reached_end:
+                done, reached_end = _with_head(log, partial(_step, log, table, build, done, erased))
+                progress(done)
+        except _Erased:
+            continue
+        return done
+
+
+def rebuild_outdated(log: Log, progress: Callable[[int], None] = lambda _: None) -> None:
+    """Rebuild the views that an upgrade of the tables left nowhere, because other rows belong into them now."""
+    with log.store.reading() as connection:
+        outdated = (
+            connection.execute(select(views.c.name).where(views.c.seq < 0).order_by(views.c.name)).scalars().all()
+        )
+    for name in outdated:
+        rebuild(log, name, progress)
+
+
+def drop_unfinished(log: Log) -> None:
+    """Remove what broken-off attempts left: it may hold data that has been erased from the ledger."""
+    for name in _VIEWS:
+        _with_head(log, partial(_drop_unfinished, name))
+
+
+def _with_head(log: Log, work: Callable[[Connection, int], _T]) -> _T:
+    """Do something while nobody else can write, given how many entries there are."""
+    for _ in range(ATTEMPTS):
+        # Others may hold the head, or read from the table that is to go.
+        with suppress(Contention), log.store.writing() as connection:
+            cursor = connection.connection.cursor()
+            cursor.execute(log.statements.lock_head)
+            return work(connection, one_row(cursor)[0])
+    raise TooBusy("others kept the ledger from being changed; the view is as it was, try again")
+
+
+def _begin(name: str, table: Table, connection: Connection, size: int) -> int:
+    """Make room for a new attempt; the last erasure by now."""
+    _drop_unfinished(name, connection, size)
+    table.create(connection)
+    return _last_erasure(connection)
+
+
+def _drop_unfinished(name: str, connection: Connection, _size: int) -> None:
+    for left in unfinished(connection):
+        if left.startswith(f"{name}_next_"):
+            connection.execute(text(f"DROP TABLE {left}"))
+
+
+def unfinished(connection: Connection) -> list[str]:
+    """Tables that are being built, or were when somebody was killed."""
+    return [name for name in inspect(connection).get_table_names() if "_next_" in name]
+
+
+def _last_erasure(connection: Connection) -> int:
+    return int(connection.execute(select(func.max(redactions.c.by))).scalar() or 0)
+
+
+class Superseded(LedgerError):
+    """Another process began to build the same view, or removed what was built."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another process builds {name.partition('_')[0]}, or erased data; this attempt has ended")
+
+
+class _Erased(Exception):
+    """Data was erased that the new table may hold."""
+
+
+def _step(
+    log: Log, table: Table, build: "_Apply", done: int, erased: int, connection: Connection, size: int
+) -> tuple[int, bool]:
+    """Apply a chunk behind entry `done`; at the end of the log, switch."""
+    if not inspect(connection).has_table(table.name):
+        raise Superseded(table.name)
+    if _last_erasure(connection) != erased:
+        raise _Erased
+    cursor: Any = connection.connection.cursor()
+    cursor.execute(log.statements.following, (done, done + CHUNK))
+    rows = cursor.fetchall()
+    changes = [change_of(row) for row in rows]
+    build(cursor, _Texts.of(log.store.dialect, table), changes, _previous_of(log, cursor, rows))
+    last = rows[-1][0] if rows else done
+    if last == size:
+        _switch(connection, table, last, rows[-1][6] if rows else None)
+    return last, last == size
+
+
+def _switch(connection: Connection, table: Table, seq: int, leaf: bytes | None) -> None:
+    name = table.name.partition("_")[0]
+    connection.execute(text(f"DROP TABLE {name}"))
+    connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {name}"))
+    if connection.dialect.name != "sqlite":
+        connection.execute(text(f"ALTER INDEX {table.name}_pkey RENAME TO {name}_pkey"))
+    identity = connection.execute(select(ledger.c.id)).scalar_one()
+    new = {"ledger": identity, "seq": seq} | ({} if leaf is None else {"leaf": leaf})
+    connection.execute(update(views).where(views.c.name == name).values(**new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """How rows come into a table that is being built, and leave it."""
+
+    upsert: str
+    insert: str
+    delete: str
+
+    @classmethod
+    def of(cls, dialect: str, table: Table) -> Self:
+        compiler = Compiler(dialect)
+        return cls(compiler.upsert(table, "seq"), compiler.text(table.insert()), compiler.delete(table))
+
+
+_Apply = Callable[[Any, _Texts, Sequence[Change], "dict[int, Change]"], None]
+
+
+def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change]:
+    """For each entry that has one, the entry before it of the same record."""
+    known = {row[0]: row for row in rows}
+    found = {}
+    for row in known.values():
+        if previous := row[2]:
+            if previous not in known:
+                cursor.execute(log.statements.entry, (previous,))
+            found[row[0]] = change_of(known[previous] if previous in known else one_row(cursor))
+    return found
+
+
+def _apply_records(cursor: Any, texts: _Texts, changes: Sequence[Change], _: dict[int, Change]) -> None:
+    latest = {change.key: change.seq for change in changes}
+    if latest:
+        cursor.executemany(texts.upsert, sorted(latest.items()))
+
+
+def _apply_targets(cursor: Any, texts: _Texts, changes: Sequence[Change], before: dict[int, Change]) -> None:
+    moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+    for change in changes:
+        if (old := before.get(change.seq)) is not None:
+            for target in keys_of(old.contents):
+                if moved.pop((target, old.seq), None) is None:
+                    moved[target, old.seq] = False
+        moved |= {(target, change.seq): True for target in keys_of(change.contents)}
+    for text_, wanted in ((texts.delete, False), (texts.insert, True)):
+        if rows := sorted(row for row, there in moved.items() if there is wanted):
+            cursor.executemany(text_, rows)
+
+
+_APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "targets": _apply_targets}
