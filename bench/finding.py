@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names import pilin

@@ -6,12 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import Reading
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.proof.verifier import check_inclusion
 from perseid.records.value import Value

@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Append, Lease, Leased
 from perseid.ledger.log.signing import sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader

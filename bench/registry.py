@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.ledger import Ledger
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle

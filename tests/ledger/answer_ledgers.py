@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from perseid.ledger.change import Change, Source
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.store.rows import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
 from perseid.records.value import Permission, Value

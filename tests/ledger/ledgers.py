@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.clock import RELEASED, SECOND, CheckedClock
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Append, Appended, Outcome
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.records.value import Permission, Value

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from perseid.ledger.answer_state import STATE_OCTETS, WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
 from perseid.ledger.errors import Damaged, NewerFormat
+from perseid.ledger.views.answers_generation import STATE_OCTETS, WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
 from tests.ledger.answer_ledgers import BOOT
 
 OTHER_BOOT = bytes(16)

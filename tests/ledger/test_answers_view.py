@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.answer_state import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, StateFile
 from perseid.ledger.errors import Damaged
 from perseid.ledger.log.entry import State
 from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
 from perseid.ledger.views.answers import Answers, Applied
 from perseid.ledger.views.answers_format import PrefixItem
-from perseid.ledger.views.answers_generation import Generation
+from perseid.ledger.views.answers_generation import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, Generation, StateFile
 from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from perseid.ledger import ledger as ledgers
-from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Moved
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
@@ -31,6 +30,7 @@ from perseid.ledger.log.requests import (
     Outcome,
     Repeated,
 )
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency as answered
 from perseid.ledger.store import token_uses
 from perseid.ledger.store.idempotency import Room, find, purge, room

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text, update
 
-from perseid.ledger.backup import save_backup, write_backup
 from perseid.ledger.backup.archive import (
     CHECKPOINT,
     ENTRY,
@@ -30,10 +29,10 @@ from perseid.ledger.backup.archive import (
     ArchiveReader,
     ArchiveWriter,
     InvalidBackup,
+    save_backup,
+    write_backup,
 )
 from perseid.ledger.backup.restore import NotEmpty, Restored, reopen, restore
-from perseid.ledger.branch import branch_of
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Damaged, LeaseClosed, LedgerError, WrongClock
 from perseid.ledger.log.clock import LONGEST_PAUSE, SECOND
 from perseid.ledger.log.entry import Action
@@ -41,7 +40,8 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.redaction import redaction
 from perseid.ledger.log.requests import Lease, Leased
-from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.log.signing import WrongKey, branch_of, rotate_key, sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
 from perseid.ledger.verify import verify
@@ -657,8 +657,8 @@ KILLED = textwrap.dedent(
     """
     import os, sys
     from pathlib import Path
-    from perseid.ledger.checkpoint import Signer
-    from perseid.ledger.backup.restore import restore
+    from perseid.ledger.merkle import Signer
+    from perseid.ledger.backup.archive.restore import restore
     from tests.ledger.ledgers import Machine, log_of_today, open_store
 
     log = log_of_today(open_store(sys.argv[1]))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.chain import jump_of_next, jump_place, latest_until
+from perseid.ledger.log.entry import jump_of_next, jump_place, latest_until
 
 
 class Chain:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.checkpoint import Signer, successor
+from perseid.ledger.merkle import Signer, successor
 from perseid.proof.verifier import MAX_NOTE, Checkpoint, InvalidProof, LogKey, open_checkpoint, read_note, write_note
 
 SIGNER = Signer.generate("ledger.example.org", bytes(range(32)))

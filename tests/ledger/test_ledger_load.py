@@ -17,20 +17,19 @@ from hypothesis import strategies as st
 
 from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load
-from perseid.ledger.backup.bulk_load import NameTaken
-from perseid.ledger.change import Change
+from perseid.ledger.backup.bulk_load import NameTaken, Runs, parts
 from perseid.ledger.errors import Moved, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Draft, State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.runs import Runs, parts
+from perseid.ledger.log.writer import Watch
+from perseid.ledger.store.rows import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views import answers
 from perseid.ledger.views.answers import Answers, Applied
 from perseid.ledger.views.answers_format import HandleItem, item_octets, store_key
 from perseid.ledger.views.answers_generation import Generation, Transaction
-from perseid.ledger.watch import Watch
 from perseid.records.value import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.log import Log
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Operation, Undo, Whose
 from perseid.ledger.store.store import Store

@@ -20,8 +20,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.change import Change
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Damaged, Moved, WrongClock
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import RELEASED, SECOND, TOLERANCE
@@ -30,7 +28,9 @@ from perseid.ledger.log.log import Committed, Log
 from perseid.ledger.log.redaction import NothingToRedact, redaction
 from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store import tables as schema
+from perseid.ledger.store.rows import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers

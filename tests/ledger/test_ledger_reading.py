@@ -11,8 +11,8 @@ from perseid.ledger.log import reader
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.writer import follow
 from perseid.ledger.views.search_keys import host, url_exact
-from perseid.ledger.watch import follow
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 
 DEADLINE = 20.0

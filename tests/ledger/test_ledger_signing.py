@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.checkpoint import Signer, successor
 from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
+from perseid.ledger.merkle import Signer, successor
 from perseid.proof.verifier import Leaf, check_inclusion, open_checkpoint
 from tests.ledger.ledgers import ORIGIN, SIGNER, Machine, appended, change, look, verified
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, State
@@ -21,6 +20,7 @@ from perseid.ledger.log.record_keys import homed_name, policy_name
 from perseid.ledger.log.redaction import redaction
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import WrongKey, rotate_key
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.sqlite import READERS
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.value_keys import keys_of, owner_ranges, type_ranges, value_ranges
-from perseid.ledger.views.search_keys import KEY_LENGTH, Range, places_of, targets_of, url_text
+from perseid.ledger.views.search_keys import (
+    KEY_LENGTH,
+    Range,
+    keys_of,
+    owner_ranges,
+    places_of,
+    targets_of,
+    type_ranges,
+    url_text,
+    value_ranges,
+)
 from perseid.ledger.views.url_glob import UrlGlob
 from perseid.records.admin import Admin
 from perseid.records.types import matches

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.requests import Answer, Outcome, Request
+from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.records.value import Value, ValueRef
 from perseid.registry.facts import Rules

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.requests import KEPT, MAX_BODY, Answer
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency
 from perseid.names.handle import Handle
 from perseid.records.value import Value

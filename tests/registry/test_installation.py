@@ -20,9 +20,9 @@ import alembic.config
 import pytest
 from alembic.script import ScriptDirectory
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import NewerFormat, ReadOnly, WrongClock
 from perseid.ledger.log.log import Log
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import UnsuitableDirectory, prepare
 from perseid.ledger.store.store import TABLES_VERSION, Store
 from perseid.ledger.verify import verify

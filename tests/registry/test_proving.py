@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import LEDGER
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import rotate_key, sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.tables import ledger
 from perseid.names.handle import Handle
 from perseid.proof import document as proof_document

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Contention
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.ledger.log.requests import Append
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store import token_uses
 from perseid.ledger.store.jobs import Operation as UnitOperation
 from perseid.ledger.store.store import Store

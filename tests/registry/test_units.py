@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.backup import save_backup
+from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import LedgerError, OperationEnded
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.jobs import Operation, Steps, find, newest_first, steps_of
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify

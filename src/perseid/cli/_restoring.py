@@ -9,9 +9,9 @@ from typing import Final
 
 from perseid.ledger.backup.archive import ENTRY, ArchiveReader
 from perseid.ledger.backup.restore import NotEmpty, Restored, restore
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.record_keys import POLICY
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.names.allocator import DEFAULT_MAX_AHEAD
 from perseid.registry.config import FILE_NAME, Config, template

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from perseid.ledger.branch import branch_of
+from perseid.ledger.log.signing import branch_of
 from perseid.registry.tokens import DAY, Listed
 
 from ._findings import Finding, Level

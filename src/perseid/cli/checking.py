@@ -11,12 +11,12 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.branch import branch_of
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK, Reading
 from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.signing import branch_of
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import prepare
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle

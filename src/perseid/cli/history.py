@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import Damaged
+from perseid.ledger.log.writer import Watch
+from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
-from perseid.ledger.watch import Watch
 from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
 from perseid.proof.verifier import InvalidProof, LogKey

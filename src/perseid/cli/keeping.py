@@ -11,8 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.backup import save_backup, write_backup
-from perseid.ledger.backup.archive import Header
+from perseid.ledger.backup.archive import Header, save_backup, write_backup
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log

@@ -21,13 +21,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.key_chain import key_change
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Appended
-from perseid.ledger.log.signing import WrongKey
+from perseid.ledger.log.signing import WrongKey, key_change
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import sync_directory
 from perseid.proof.verifier import LogKey
 from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, settings_of

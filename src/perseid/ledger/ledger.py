@@ -21,17 +21,16 @@ from perseid.ledger.log.reader import Reading
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
 from perseid.ledger.log.requests import Outcome, Request, RestsOn
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.log.writer import Writer
+from perseid.ledger.log.writer import INTERVAL, Watch, Writer
 from perseid.ledger.store.rows import change_of_entry, forget_entries
 from perseid.ledger.views.answers import Answers, Applied
 from perseid.ledger.views.answers_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
 from perseid.ledger.views.answers_reader import Unavailable
 from perseid.ledger.views.sql import drop_unfinished
 
-from .checkpoint import Signer
 from .errors import Damaged
+from .merkle import Signer
 from .store import idempotency
-from .watch import INTERVAL, Watch
 
 PAUSE: Final = 1.0
 """Seconds before something is tried again that failed: a full disk, a database that is away."""

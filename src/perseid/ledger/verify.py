@@ -12,18 +12,17 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 
-from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.entry import Entry, jump_place
 from perseid.ledger.log.log import SQL_VIEWS, Log
+from perseid.ledger.log.signing import KeyChain
 from perseid.ledger.store.rows import entry_of
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
+from perseid.ledger.views.search_keys import keys_of
 from perseid.proof.verifier import EMPTY_ROOT, Checkpoint, InvalidProof, read_note
 
-from .chain import jump_place
 from .errors import Damaged, LedgerError
-from .key_chain import KeyChain
 from .merkle import Frontier
-from .value_keys import keys_of
 
 CHUNK: Final = 1_000
 """Rows read at a time."""

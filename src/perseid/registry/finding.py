@@ -24,8 +24,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import Reading
-from perseid.ledger.value_keys import keys_of
-from perseid.ledger.views.search_keys import KEY_LENGTH
+from perseid.ledger.views.search_keys import KEY_LENGTH, keys_of
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import NewerFormat, ReadOnly, Unusable
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, prepare, sync_directory
 from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - part of what is offered here
 from perseid.ledger.store.store import Store

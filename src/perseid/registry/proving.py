@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
 
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.key_chain import key_change
 from perseid.ledger.log.entry import Action, Entry, Slot
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import Reading
 from perseid.ledger.log.record_keys import LEDGER, record_key
-from perseid.ledger.log.signing import INTERVAL, sign_checkpoint
+from perseid.ledger.log.signing import INTERVAL, key_change, sign_checkpoint
+from perseid.ledger.merkle import Signer
 from perseid.names.handle import Handle
 from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
 from perseid.proof.verifier import Checkpoint, LogKey, read_note

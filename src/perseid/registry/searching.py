@@ -14,9 +14,8 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.value_keys import owner_ranges, type_ranges, value_ranges
 from perseid.ledger.views import search_keys
-from perseid.ledger.views.search_keys import Range, places_of
+from perseid.ledger.views.search_keys import Range, owner_ranges, places_of, type_ranges, value_ranges
 from perseid.ledger.views.url_glob import EVERYTHING, UrlGlob
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle

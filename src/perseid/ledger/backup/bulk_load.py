@@ -1,4 +1,14 @@
-"""Loading many new names at once: entries first, then every view once, from sorted runs.
+"""Sorting more than fits into memory: runs that are sorted each, and merged when they are read.
+
+Rows gather in memory up to a bound; then they are sorted and written to a file as one run. The file has no name, so it
+is gone with the process, however that ends, and nobody else can open it.
+
+Putting entries into a store that exist already, many at a time, with everything that is computed from them.
+
+What a commit does for one entry after the other is done here for a chunk of them: one question finds what came before
+all their records, and every table is written in one go, in the order of its keys. Memory does not grow with the ledger.
+
+Loading many new names at once: entries first, then every view once, from sorted runs.
 
 Names in the order in which they were minted are often in no order to an index, so writing each of them into every view
 costs more the larger the views are. A load appends its entries, which is cheap in any order, and gathers what the views
@@ -9,31 +19,218 @@ all, however it ends. Nobody else can write meanwhile, so whoever has others to 
 answers view follows behind the commit, like with every write.
 """
 
+import os
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self
+from struct import Struct
+from typing import Any, Final, Generic, Self, TypeVar
 
-from perseid.ledger.change import Change
-from perseid.ledger.errors import Contention, Damaged, LedgerError, Moved, OutcomeUnknown, TooBusy
-from perseid.ledger.log.entry import Draft, Random, seal
+from sqlalchemy import Connection, bindparam, select
+
+from perseid.ledger.errors import Contention, Damaged, LedgerError, Moved, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.log.entry import Draft, Entry, Random, jump_of_next, seal
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, pauses, without_collecting
 from perseid.ledger.log.requests import RestsOn
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.runs import RUN_OCTETS, Runs, parts
-from perseid.ledger.store.rows import EntryRow, one_row
+from perseid.ledger.store.rows import Change, EntryRow, one_row
 from perseid.ledger.store.store import IDLE_SECONDS
-from perseid.ledger.value_keys import keys_of
+from perseid.ledger.store.tables import Statements, entries, records
 from perseid.ledger.views.answers_format import item_octets, store_key
 from perseid.ledger.views.answers_generation import ABOUT_PREFIXES
+from perseid.ledger.views.search_keys import keys_of
+from perseid.proof.verifier import EMPTY_ROOT
+
+RUN_OCTETS: Final = 32 << 20
+"""About how much memory the rows of one run take: a hundred thousand rows, so that runs are few."""
+
+_BLOCK_ROWS = 256  # that are read at a time from each run while they are merged
+_BLOCK_OCTETS = 1 << 16  # the same for large rows: very many runs may be merged at a time
+_ROW_OCTETS = 150  # that a row takes in memory besides its data
+_LENGTH = Struct("<I")
+
+Row = TypeVar("Row", bound=tuple[bytes, int] | tuple[bytes, bytes])
+_T = TypeVar("_T")
+
+
+def parts(rows: Iterable[_T], most: int, octets: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Rows in parts that have so many of them at most, and end with the row that makes them so large.
+
+    Both are needed: small rows cost by their number, and the memory of large ones is bounded by their octets only.
+    """
+    found = iter(rows)
+    while part := list(islice(found, 1)):
+        room = octets - size(part[0])
+        while room > 0 and len(part) < most:
+            row = next(found, None)
+            if row is None:
+                break
+            part.append(row)
+            room -= size(row)
+        yield part
+
+
+def row_octets(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
+    """How many octets of data a row has."""
+    key, rest = row
+    return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
+
+
+class Runs(Generic[Row]):
+    """Takes rows in any order and gives them back in ascending order, once."""
+
+    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_OCTETS) -> None:
+        """`row` is the type of the rows; `folder` is where the file is, if there must be one."""
+        import msgspec  # noqa: PLC0415 - resolver processes load this module, and never sort anything
+
+        self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
+        self._encoder = msgspec.msgpack.Encoder()
+        self._folder = folder
+        self._limit = limit
+        self._rows: list[Row] = []
+        self._octets = 0
+        self._file: int | None = None
+        self._runs: list[tuple[int, int]] = []  # where each begins in the file and where it ends
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows = []
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def add(self, rows: list[Row], octets: int) -> None:
+        """Take rows, which have so many octets of data."""
+        self._rows += rows
+        self._octets += octets + len(rows) * _ROW_OCTETS
+        if self._octets > self._limit:
+            try:
+                self._write_run()
+            except OSError as error:
+                raise StorageFull(f"there is no room to sort what is to be written ({error.strerror})") from error
+
+    def sorted(self) -> Iterator[Row]:
+        """All rows, in ascending order."""
+        self._rows.sort()
+        return merge(*(self._read_run(*run) for run in self._runs), self._rows) if self._runs else iter(self._rows)
+
+    def _write_run(self) -> None:
+        if self._file is None:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                self._file = os.dup(file.fileno())
+        self._rows.sort()
+        begin = os.lseek(self._file, 0, os.SEEK_END)
+        with os.fdopen(os.dup(self._file), "wb") as stream:
+            for rows in self._blocks():
+                block = self._encoder.encode(rows)
+                stream.write(_LENGTH.pack(len(block)))
+                stream.write(block)
+        self._runs.append((begin, os.lseek(self._file, 0, os.SEEK_END)))
+        self._rows, self._octets = [], 0
+
+    def _blocks(self) -> Iterator[list[Row]]:
+        """The rows as they are written: mostly so many at a time, and fewer where they are large."""
+        for first in range(0, len(self._rows), _BLOCK_ROWS):
+            rows = self._rows[first : first + _BLOCK_ROWS]
+            if sum(map(row_octets, rows)) <= _BLOCK_OCTETS:
+                yield rows
+            else:
+                yield from parts(rows, _BLOCK_ROWS, _BLOCK_OCTETS, row_octets)
+
+    def _read_run(self, at: int, end: int) -> Iterator[Row]:
+        assert self._file is not None  # noqa: S101 - it was written
+        while at < end:
+            (length,) = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, at))
+            at += _LENGTH.size
+            yield from self._decoder.decode(os.pread(self._file, length, at))
+            at += length
+
 
 CHUNK: Final = 2_000
+"""Entries that are best written at a time: more are hardly faster, and SQLite takes 32,766 parameters at most."""
+
+CHUNK_BYTES: Final = 8_388_608
+"""Octets after which a chunk ends even if it has fewer entries: what is held in memory."""
+
+Sealed = tuple[Entry, bytes, bytes, bytes]
+"""An entry with its token, its leaf hash and its body."""
+
+_BEFORE = (
+    select(records.c.key, entries.c.seq, entries.c.at, entries.c.previous, entries.c.jump, entries.c.nth)
+    .add_columns(entries.c.body)
+    .join(entries, entries.c.seq == records.c.seq)
+    .where(records.c.key.in_(bindparam("keys", expanding=True)))
+)
+
+
+class Bulk:
+    """Writes entries from the first one on, in their order, into a store that no other process uses."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        self._connection = connection
+        self._cursor: Any = connection.connection.cursor()
+        self._statements = statements
+        self._links: dict[int, tuple[int, int]] = {}  # of entries met in the present chunk
+        self.frontier = Frontier()
+        """The tree of the entries so far."""
+        self.at = 0
+        """The date of the last one."""
+        self.leaf = EMPTY_ROOT
+        """The leaf hash of the last one."""
+
+    def write(self, chunk: Sequence[Sealed]) -> None:
+        """Write the entries that follow, at least one."""
+        rows: list[EntryRow] = []
+        nodes: list[tuple[int, int, bytes]] = []
+        gone: list[tuple[bytes, int]] = []
+        latest: dict[bytes, tuple[int, int]] = {}  # by key: the last entry, and its place in the record's chain
+        self._links = {}
+        keys = [entry.key for entry, *_ in chunk]
+        for key, seq, at, previous, jump, nth, body in self._connection.execute(_BEFORE, {"keys": list(set(keys))}):
+            latest[key] = seq, nth
+            self._links[seq] = previous, jump
+            gone += [(target, seq) for target in keys_of(Entry.from_body(seq, at, body).contents())]
+        current: dict[bytes, Entry] = {}
+        for key, (entry, token, leaf, body) in zip(keys, chunk, strict=True):
+            previous, nth = latest.get(key, (0, 0))
+            jump = jump_of_next(nth + 1, previous, self._links_of)
+            rows.append((entry.seq, entry.at, previous, jump, nth + 1, token, leaf, body))
+            nodes += self.frontier.append(leaf)
+            latest[key] = entry.seq, nth + 1
+            self._links[entry.seq] = previous, jump
+            current[key] = entry
+        new = [(target, entry.seq) for entry in current.values() for target in keys_of(entry.contents())]
+        statements = self._statements
+        self._many(statements.insert_entry, rows)
+        self._many(statements.insert_node, nodes)
+        self._many(statements.upsert_record, sorted((key, entry.seq) for key, entry in current.items()))
+        self._many(statements.delete_target, gone)
+        self._many(statements.insert_target, sorted(new))
+        self.at, self.leaf = rows[-1][1], rows[-1][6]
+
+    def _many(self, statement: str, rows: Sequence[Any]) -> None:
+        if rows:
+            self._cursor.executemany(statement, rows)
+
+    def _links_of(self, seq: int) -> tuple[int, int]:
+        known = self._links.get(seq)
+        if known is None:
+            self._cursor.execute(self._statements.links, (seq,))
+            previous, jump = one_row(self._cursor)
+            known = self._links[seq] = previous, jump
+        return known
+
+
 """Names that are worked on at a time."""
 
-CHUNK_OCTETS: Final = 4 << 20
+LOAD_CHUNK_BYTES: Final = 4 << 20
 """The same for large records, in octets of their values. A chunk is held some three times over: as values, as bodies,
 as items of the answers."""
 
@@ -96,7 +293,7 @@ class Load:
         try:
             with self._log.store.writing_cursor(limited=False) as cursor:
                 self._begin(cursor, rests_on)
-                for chunk in parts(drafts, CHUNK, CHUNK_OCTETS, _octets):
+                for chunk in parts(drafts, CHUNK, LOAD_CHUNK_BYTES, _octets):
                     with without_collecting(len(chunk)):
                         self._append(cursor, chunk)
                     # PostgreSQL does not begin to count how long a transaction stands still behind many rows that came
@@ -166,13 +363,13 @@ class Load:
     def _write_views(self, cursor: Any) -> None:
         statements = self._log.statements
         last = b""
-        for records in _chunks(self._records.sorted()):
-            for key, _ in records:
+        for chunk in _chunks(self._records.sorted()):
+            for key, _ in chunk:
                 if key == last:
                     raise NameTaken(key, "is twice in the load")
                 last = key
-            self._check_new(cursor, records)
-            cursor.executemany(statements.insert_record, records)
+            self._check_new(cursor, chunk)
+            cursor.executemany(statements.insert_record, chunk)
         for targets in _chunks(self._targets.sorted()):
             cursor.executemany(statements.insert_target, targets)
 

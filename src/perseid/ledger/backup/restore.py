@@ -23,9 +23,6 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
-from perseid.ledger.branch import origin_after_restore
-from perseid.ledger.bulk import CHUNK, CHUNK_OCTETS, Bulk, Sealed
-from perseid.ledger.checkpoint import Signer
 from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.ledger.log.commit import Commit
 from perseid.ledger.log.entry import Action, Draft, Entry, State
@@ -33,7 +30,8 @@ from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log
 from perseid.ledger.log.reader import Reading
 from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Append, Appended
-from perseid.ledger.log.signing import WrongKey
+from perseid.ledger.log.signing import WrongKey, origin_after_restore
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.rows import one_row
 from perseid.ledger.store.tables import (
     OTHER_SCOPES,
@@ -50,8 +48,8 @@ from perseid.names import pilin
 from perseid.names.allocator import DEFAULT_MAX_AHEAD
 from perseid.proof.verifier import Branch, Checkpoint, open_checkpoint
 
-from . import Progress
-from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, from_json
+from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, from_json
+from .bulk_load import CHUNK, CHUNK_BYTES, Bulk, Sealed
 
 
 class NotEmpty(LedgerError):
@@ -187,7 +185,7 @@ class _Restore:
             if kind == ENTRY:
                 chunk.append(self._entry(archive, content, self._bulk.frontier.size + len(chunk) + 1))
                 octets += len(content)
-                if len(chunk) == CHUNK or octets > CHUNK_OCTETS:
+                if len(chunk) == CHUNK or octets > CHUNK_BYTES:
                     self._write(archive, chunk)
                     chunk, octets = [], 0
             elif kind == REDACTED:

@@ -9,16 +9,14 @@ from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from perseid.ledger.chain import jump_of_next
-from perseid.ledger.change import Change
 from perseid.ledger.errors import Damaged, LeaseClosed, Moved, OperationEnded
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.rows import EntryRow, kept_of, one_row
+from perseid.ledger.store.rows import Change, EntryRow, kept_of, one_row
 from perseid.ledger.store.tables import MANY, OTHER_SCOPES, Statements
-from perseid.ledger.value_keys import keys_of
+from perseid.ledger.views.search_keys import keys_of
 
 from .clock import CheckedClock
-from .entry import Draft, Entry, Kind, seal
+from .entry import Draft, Entry, Kind, jump_of_next, seal
 from .requests import (
     KEPT,
     MAX_BODY,

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, cast
 
-from perseid.ledger.chain import latest_until
-from perseid.ledger.change import Change
 from perseid.ledger.errors import Damaged
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
-from perseid.ledger.store.rows import change_of, entry_of, one_row
+from perseid.ledger.store.rows import Change, change_of, entry_of, one_row
 from perseid.ledger.store.tables import STATES, Statements
 from perseid.proof.verifier import EMPTY_ROOT
 
-from .entry import Entry, State
+from .entry import Entry, State, latest_until
 
 CHUNK: Final = 1_000
 """Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""

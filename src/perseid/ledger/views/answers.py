@@ -31,12 +31,21 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from perseid.ledger.answer_state import WORD_GENERATION, WORD_NEEDED, StateFile
-from perseid.ledger.change import Change, Source
+from perseid.ledger.backup.bulk_load import parts, row_octets
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.runs import parts, row_octets
+from perseid.ledger.store.rows import Change, Source
 
-from .answers_generation import BATCH, BROKEN, CHUNK, Generation, Progress, Transaction
+from .answers_generation import (
+    BATCH,
+    BROKEN,
+    CHUNK,
+    WORD_GENERATION,
+    WORD_NEEDED,
+    Generation,
+    Progress,
+    StateFile,
+    Transaction,
+)
 from .answers_reader import MAP_SIZE, AnswersReader, Unavailable
 
 BATCH_OCTETS: Final = 32 << 20

@@ -12,11 +12,10 @@ from typing import Final, Self, TypeVar
 
 import lmdb
 
-from perseid.ledger.answer_state import WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
 from perseid.ledger.errors import Damaged, LedgerError
 
 from .answers_format import HandleItem, PrefixItem, choose, decode_handle, store_key
-from .answers_generation import Generation, Position, Transaction
+from .answers_generation import WORD_GENERATION, WORD_NEEDED, Generation, Position, StateFile, Transaction, boot_id
 
 MAP_SIZE: Final = 1 << 38
 """How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it

@@ -12,12 +12,12 @@ from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text, update
 
-from perseid.ledger.change import Change
 from perseid.ledger.errors import Contention, LedgerError, TooBusy
 from perseid.ledger.log.log import Log
-from perseid.ledger.store.rows import change_of, one_row
+from perseid.ledger.store.rows import Change, change_of, one_row
 from perseid.ledger.store.tables import Compiler, ledger, records, redactions, targets, views
-from perseid.ledger.value_keys import keys_of
+
+from .search_keys import keys_of
 
 CHUNK: Final = 2_000
 """Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
