@@ -24,13 +24,13 @@ from perseid.ledger.views.answers import Answers
 from perseid.names import pilin
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Rules
-from perseid.registry.finding import FoundPage, find
+from perseid.registry.commands.records import Home
 from perseid.registry.identity import LocalOperator
-from perseid.registry.installation import new_log
-from perseid.registry.operations import Home
+from perseid.registry.installation.installation import new_log
+from perseid.registry.queries.find import FoundPage, find
 from perseid.registry.registry import Registry
 from perseid.registry.searching import Search
+from perseid.registry.snapshot import Rules
 
 SIZES: Final = "10000,100000"
 MILLION: Final = 1_000_000

@@ -15,7 +15,7 @@ from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.proof.verifier import check_inclusion
 from perseid.records.value import Value
-from perseid.registry.installation import new_log
+from perseid.registry.installation.installation import new_log
 
 VALUES = (
     Value.text(1, "URL", "https://example.org/a/typical/address"),

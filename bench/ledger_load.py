@@ -47,7 +47,7 @@ from perseid.names import pilin
 from perseid.names.suffix_scheme import Source
 from perseid.proof.verifier import check_inclusion
 from perseid.records.value import Value
-from perseid.registry.installation import new_log
+from perseid.registry.installation.installation import new_log
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 

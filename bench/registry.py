@@ -24,16 +24,16 @@ from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry import demands
-from perseid.registry.authorisation import Decision, authorise
-from perseid.registry.facts import Rules
+from perseid.registry.access import permissions
+from perseid.registry.access.authorization import Decision, authorise
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Add, Create, Home, Modify
 from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
-from perseid.registry.installation import new_log
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Add, Create, Home, Modify
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import new_log
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
+from perseid.registry.snapshot import Rules
 
 PREFIX = "20.500.99999"
 CALLERS = 32
@@ -101,7 +101,7 @@ def modify(registry: Registry, handle: Handle) -> object:
 def authorise_on(registry: Registry, handle: Handle, who: KeyHolder) -> Decision:
     """Decide whether somebody may delete a record; what the decision rests on is read from the ledger."""
     with registry.facts() as facts:
-        decision = authorise(who, demands.delete(handle), facts, registry.rules.administration)
+        decision = authorise(who, permissions.delete(handle), facts, registry.rules.administration)
     if not decision.allowed:
         raise ValueError(decision.reason)
     return decision

@@ -29,8 +29,8 @@ from OpenSSL import SSL
 
 from perseid.records.key_files import read_key_file
 from perseid.records.site import Transport
-from perseid.registry.certificates import self_signed
-from perseid.registry.config import Config
+from perseid.registry.installation.certificates import self_signed
+from perseid.registry.installation.settings import Config
 from perseid.serve.budgets import Connections
 from perseid.serve.control_counts import ControlCounts
 from perseid.serve.http.clients import Peer

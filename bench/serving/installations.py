@@ -16,12 +16,12 @@ from perseid.records.key_files import read_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_VLIST
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Rules
+from perseid.registry.commands.records import Add, Modify
 from perseid.registry.identity import LocalOperator
-from perseid.registry.installation import Installation
-from perseid.registry.operations import Add, Modify
+from perseid.registry.installation.installation import Installation
 from perseid.registry.registry import Registry
 from perseid.registry.setup import GROUP_INDEX, KEY_INDEX, key_of
+from perseid.registry.snapshot import Rules
 
 PREFIX: Final = "20.500.99999"
 FORMAT: Final = PREFIX + "/%07d"

@@ -9,10 +9,10 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
 from perseid.records.record import Record
 from perseid.records.value import ValueRef
-from perseid.registry.authority_metadata import AuthorityMetadata, Party, metadata
-from perseid.registry.demo import add_demonstration
 from perseid.registry.identity import Anonymous
-from perseid.registry.resolving import Query
+from perseid.registry.installation.setup import add_demonstration
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, metadata
+from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from tests.cli.installation import Site, site
 from tests.pilin_vectors import PILIN

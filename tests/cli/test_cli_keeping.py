@@ -17,9 +17,9 @@ from perseid.cli._restoring import farthest_ahead
 from perseid.ledger.errors import WrongClock
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
-from perseid.registry.installation import NEXT_CHECKPOINT_KEY
-from perseid.registry.policy import Policy
-from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.installation.installation import NEXT_CHECKPOINT_KEY
+from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.text import InvalidPolicy
 from tests import postgres
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, run

@@ -19,8 +19,8 @@ from perseid.cli import _site_checks
 from perseid.records.key_files import read_key_file
 from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
-from perseid.registry import site_making
-from perseid.registry.site_making import with_key
+from perseid.registry.installation import site_setup
+from perseid.registry.installation.site_setup import with_key
 from perseid.serve.ports import Holder, Looked
 from tests.cli.installation import Site, call, refused, site
 from tests.registry.server_files import PASSPHRASE, put, put_key, put_site
@@ -33,7 +33,7 @@ from tests.wire.recorded import key_file
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """An installation; new keys are recorded ones, which take no time."""
     made = site(tmp_path, "--prefix", "12345")
-    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
     return made
 
 
@@ -66,7 +66,7 @@ def test_init_makes_a_server(here: Site) -> None:
 
 
 def test_init_that_fails_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
     (tmp_path / "x").mkdir()
     refused(call("init", str(tmp_path / "x"), "--demo", "--prefix", "102.100.272"), "already")
     assert list((tmp_path / "x").iterdir()) == []

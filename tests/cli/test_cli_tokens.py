@@ -11,11 +11,11 @@ import pytest
 from perseid.cli import _token_checks
 from perseid.cli._place import registry_of
 from perseid.ledger.store import token_uses
-from perseid.registry.installation import Installation
+from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.tokens import Tokens
+from perseid.registry.installation.installation import Installation
 from perseid.registry.results import Refused
-from perseid.registry.scopes import WORDS
 from perseid.registry.token_text import PATTERN, Secret
-from perseid.registry.tokens import Tokens
 from tests.cli.installation import Site, refused, site
 
 

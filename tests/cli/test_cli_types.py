@@ -152,7 +152,7 @@ def test_a_definition_that_cannot_be_used_any_more_is_shown_with_its_problem(
     demo: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as lenient:
-        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         demo.ok(ADD, r"--pattern=(a)\1")
     assert demo.lines("type show 102.100.TYPE/SCALE")[-1].startswith("problem      the pattern has a back reference")
 

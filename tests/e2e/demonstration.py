@@ -16,14 +16,14 @@ from typing import Final
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Rules
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalOperator
-from perseid.registry.installation import Installation
-from perseid.registry.life import Tombstone
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from tests.serve.running import Serving, serving
 
 PREFIX: Final = "12345"

@@ -18,12 +18,12 @@ from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Rules
-from perseid.registry.installation import Installation
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from tests.e2e.browsers import Visit, visit
 from tests.e2e.demonstration import target
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to

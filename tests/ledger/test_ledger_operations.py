@@ -18,8 +18,8 @@ from perseid.ledger.store.jobs import Operation, Undo, Whose
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import operations as table
 from perseid.records.value import ValueRef
-from perseid.registry import units
 from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.jobs import jobs as units
 from tests.ledger.ledgers import Machine, open_store
 
 ACTORS = {"ann": "300:1/ann", "bob": "300:1/bob", "local": "local:ann"}

@@ -21,13 +21,13 @@ from perseid.ledger.log.requests import Answer, Outcome, Request
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Rules
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.records import Home
 from perseid.registry.idempotency import Done, Fresh, IdempotencyKeys, Known
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.operations import Home
 from perseid.registry.registry import Registry
 from perseid.registry.results import Minted
+from perseid.registry.snapshot import Rules
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import log_of_today, open_store
 from tests.registry.registries import OPERATOR, add_namespace, admin

@@ -11,11 +11,11 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import ascending
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.authorisation import Settings
-from perseid.registry.facts import Rules
+from perseid.registry.access.authorization import Settings
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from tests.ledger.ledgers import Machine
 from tests.registry.registries import add_namespace, registry_in_memory
 

@@ -13,13 +13,13 @@ from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry.authorisation import Settings
-from perseid.registry.facts import Rules
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Home
 from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Home
-from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from tests.ledger.ledgers import SIGNER, Machine, sqlite_with_tables
 
 OPERATOR = LocalOperator("alice")

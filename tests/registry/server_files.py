@@ -7,8 +7,8 @@ from typing import Final
 from perseid.records.key_files import Scheme, write_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Server, Site
-from perseid.registry.config import Config
-from perseid.registry.site_making import json_file
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site_setup import json_file
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file
 

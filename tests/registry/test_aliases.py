@@ -7,10 +7,10 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
-from perseid.registry.life import Publish, Tombstone, Unpublish
-from perseid.registry.minting import Reserve
-from perseid.registry.operations import Create, Delete, Modify
+from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.records import Create, Delete, Modify
+from perseid.registry.policy.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

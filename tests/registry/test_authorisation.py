@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import demands
-from perseid.registry.authorisation import Decision, Settings, authorise, may_read, may_write
-from perseid.registry.demands import Demand, Differences, Need, Role
+from perseid.registry.access import permissions as demands
+from perseid.registry.access.authorization import Decision, Settings, authorise, may_read, may_write
+from perseid.registry.access.permissions import Demand, Differences, Need, Role
 from perseid.registry.identity import Anonymous, Identity, LocalOperator
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.record_strategies import values

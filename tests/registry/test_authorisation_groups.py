@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from perseid.records.admin import AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry import authorisation, demands
-from perseid.registry.authorisation import (
+from perseid.registry.access import authorization, permissions
+from perseid.registry.access.authorization import (
     MAX_GROUP_LEVELS,
     MAX_GROUP_LOOKUPS,
     MAX_GROUP_MEMBERS,
@@ -19,7 +19,7 @@ from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import PREFIX_HANDLE, TARGET, Records, admin, group, holder, ref, secret, url
 
 ALICE = holder("300:k/alice")
-DELETE = demands.delete(TARGET)
+DELETE = permissions.delete(TARGET)
 
 
 def decide(records: Records, who: str = "300:k/alice", settings: Settings | None = None) -> Decision:
@@ -58,7 +58,7 @@ def test_the_shortest_way_to_a_group_counts() -> None:
 def test_groups_of_the_configuration_have_the_same_levels() -> None:
     for levels, allowed in ((MAX_GROUP_LEVELS, True), (MAX_GROUP_LEVELS + 1, False)):
         settings = Settings(backup_admins=(ref("200:g/1"),))
-        decision = authorise(ALICE, demands.serve(OpCode.BACKUP_SERVER), Records(chain(levels)), settings)
+        decision = authorise(ALICE, permissions.serve(OpCode.BACKUP_SERVER), Records(chain(levels)), settings)
         assert decision.allowed is allowed
         assert ("the setting backup_admins lists them through the group" in decision.reason) is allowed
 
@@ -102,7 +102,7 @@ def test_the_limit_is_for_the_whole_request() -> None:
     prefix = [admin(f"200:{name}", index=index) for index, name in enumerate([*second, "h/last"], 1)]
     target.append(admin("300:k/alice", AdminPermission.DELETE_HANDLE, 9_999))
     records = Records({str(TARGET): target, PREFIX_HANDLE: prefix, **first, **second, "h/last": [group("300:k/alice")]})
-    decision = authorise(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
+    decision = authorise(ALICE, permissions.overwrite(TARGET, [url(1)], []), records, Settings())
     assert not decision.allowed
     assert "1,000 references" in decision.reason
     assert len(records.asked) == 2 + MAX_GROUP_LOOKUPS
@@ -235,9 +235,9 @@ def test_a_new_member_takes_no_right_from_the_others(graph: Graph, name: str, en
 def test_any_limits_hold_and_only_take_rights_away(graph: Graph, levels: int, lookups: int, members: int) -> None:
     before = {key for key in KEYS if allowed(graph, key)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(authorisation, "MAX_GROUP_LEVELS", levels)
-        patch.setattr(authorisation, "MAX_GROUP_LOOKUPS", lookups)
-        patch.setattr(authorisation, "MAX_GROUP_MEMBERS", members)
+        patch.setattr(authorization, "MAX_GROUP_LEVELS", levels)
+        patch.setattr(authorization, "MAX_GROUP_LOOKUPS", lookups)
+        patch.setattr(authorization, "MAX_GROUP_MEMBERS", members)
         records = Records({str(TARGET): [admin("200:g/0")], **{name: [group(*graph[name])] for name in graph}})
         assert {key for key in KEYS if decide(records, f"300:{key}").allowed} <= before
         for key in KEYS:

@@ -14,9 +14,9 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import Value
-from perseid.registry import demands
-from perseid.registry.authorisation import Settings, authorise
-from perseid.registry.demands import Demand, Role
+from perseid.registry.access import permissions as demands
+from perseid.registry.access.authorization import Settings, authorise
+from perseid.registry.access.permissions import Demand, Role
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Proof
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import PREFIX_HANDLE, SECRET, TARGET, Records, admin, group, holder, ref, secret, url

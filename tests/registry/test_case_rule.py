@@ -12,22 +12,22 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value, ValueRef
-from perseid.registry import case_rule
 from perseid.registry.about import authority_of
+from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import Namespace, SetPolicy
+from perseid.registry.commands.records import Create, Delete, Modify, Remove
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.minting import Reserve
-from perseid.registry.namespaces import Namespace, SetPolicy
-from perseid.registry.operations import Create, Delete, Modify, Remove
-from perseid.registry.past import as_of, history
-from perseid.registry.past_names import changes, list_handles, log
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_keys import Who
-from perseid.registry.proving import cover, prove
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.policy import case_rules
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.history import as_of, history
+from perseid.registry.queries.listing import changes, list_handles, log
+from perseid.registry.queries.prove import cover, prove
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
-from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, Machine, verified
 from tests.registry.handing import hand_over
@@ -120,9 +120,9 @@ def test_h5_names_that_would_become_one_are_listed(exact: Registry) -> None:
 
 def test_h5_of_very_many_only_the_first_are_listed(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     create(exact, *"aAbBcC")
-    monkeypatch.setattr(case_rule, "MAX_CLASHES", 1)
+    monkeypatch.setattr(case_rules, "MAX_CLASHES", 1)
     assert refusal(exact, FOLDED).reason.endswith("10.1/A and 10.1/a; and 2 more")
-    monkeypatch.setattr(case_rule, "MAX_NAMES", 5)
+    monkeypatch.setattr(case_rules, "MAX_NAMES", 5)
     assert "more than 5 names" in refusal(exact, FOLDED).reason
 
 

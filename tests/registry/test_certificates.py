@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from perseid.records.public_keys import PublicKey
-from perseid.registry.certificates import (
+from perseid.registry.installation.certificates import (
     CertificateProblem,
     Credentials,
     find,

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.value import ValueRef
-from perseid.registry.authorisation import Settings
-from perseid.registry.config import FILE_NAME, Config, InvalidConfig, template
-from perseid.registry.config_http import Listen
-from perseid.registry.config_keys import (
+from perseid.registry.access.authorization import Settings
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.setting_keys import (
     ELSEWHERE,
     SETTINGS,
     LogFormat,
@@ -28,9 +27,10 @@ from perseid.registry.config_keys import (
     table_of_deployed,
     variable_of,
 )
-from perseid.registry.config_kinds import masked
-from perseid.registry.config_limits import LIMITS
-from perseid.registry.policy_text import toml
+from perseid.registry.installation.setting_kinds import masked
+from perseid.registry.installation.setting_limits import LIMITS
+from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, template
+from perseid.registry.policy.text import toml
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Cipher
 

@@ -15,14 +15,14 @@ from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import finding
-from perseid.registry.finding import Found, FoundPage, find
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.life import Redact
-from perseid.registry.operations import Home
-from perseid.registry.page_ends import PageEnds
-from perseid.registry.past_names import list_handles
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries import find as finding
+from perseid.registry.queries.find import Found, FoundPage, find
+from perseid.registry.queries.listing import list_handles
+from perseid.registry.queries.paging import PageEnds
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.searching import Search
@@ -347,7 +347,7 @@ def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
         site.do(Home(f"0.NA/9{number}"), OPERATOR, "cli")
         put(site, value(1, "https://example.org/"), name=f"9{number}/a")
     put(site, value(1, "https://example.org/"), name="54321/a")
-    monkeypatch.setattr("perseid.registry.past_names.MAX_PREFIXES", 2)
+    monkeypatch.setattr("perseid.registry.queries.listing.MAX_PREFIXES", 2)
     assert names(site, NOBODY, host="example.org") == ["54321/a"]
     assert len(list(pages(site, NOBODY, Search(host="example.org")))) == 3
 

@@ -12,12 +12,12 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry.generating import HOW_IT_COUNTS, Making, described, explain, order
+from perseid.registry.commands.minting import Maker, Mint, mint
+from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.identity import Identity
-from perseid.registry.minting import Maker, Mint, mint
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making, described, explain, order
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

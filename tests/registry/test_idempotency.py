@@ -15,13 +15,13 @@ from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry import units
+from perseid.registry.commands.lifecycle import Publish, Unpublish
+from perseid.registry.commands.minting import Generate, Maker, Mint
+from perseid.registry.commands.records import Create, Delete
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.idempotency import Claim, Differs, Done, Fresh, IdempotencyKeys, Known, Pending, caller_of
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Unpublish
-from perseid.registry.minting import Generate, Maker, Mint
-from perseid.registry.operations import Create, Delete
+from perseid.registry.jobs import jobs
 from perseid.registry.registry import AlreadyDone, Once, Registry
 from perseid.registry.results import Changed, Minted, Refused
 from perseid.wire.codes import ResponseCode
@@ -173,8 +173,8 @@ def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry)
     answer = Answer(202, b"the operation")
     with keys.claim(OPERATOR, b"key", digest()) as claim:
         assert isinstance(claim, Fresh)
-        unit = units.begin(here, "test", {}, OPERATOR, "http")
-        units.end(here, unit)
+        unit = jobs.begin(here, "test", {}, OPERATOR, "http")
+        jobs.end(here, unit)
         assert keys.keep(claim, answer) == Done(answer)
         assert keys.keep(claim, Answer(500, b"")) == Known(202, b"the operation", 0, 0)
         assert keys.keep(replace(claim, digest=digest("x")), answer) == Differs()

@@ -28,10 +28,9 @@ from perseid.ledger.store.store import TABLES_VERSION, Store
 from perseid.ledger.verify import verify
 from perseid.proof.verifier import open_checkpoint
 from perseid.records.value import ValueRef
-from perseid.registry import installation as module
-from perseid.registry import placement
-from perseid.registry.config import Config, InvalidConfig, template
-from perseid.registry.installation import (
+from perseid.registry.installation import files
+from perseid.registry.installation import installation as module
+from perseid.registry.installation.installation import (
     DatabaseUnreachable,
     DriverMissing,
     Installation,
@@ -41,6 +40,7 @@ from perseid.registry.installation import (
     create,
     upgrade,
 )
+from perseid.registry.installation.settings import Config, InvalidConfig, template
 from tests import postgres
 from tests.ledger.ledgers import appended, change, url
 
@@ -203,7 +203,7 @@ def network_mounts(folder: Path) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_none_is_made_on_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:
-    monkeypatch.setattr(placement, "prepare", network_mounts(tmp_path))
+    monkeypatch.setattr(files, "prepare", network_mounts(tmp_path))
     if exists:
         (tmp_path / "new").mkdir()
     with pytest.raises(UnsuitableDirectory, match="on a network file system"):
@@ -260,7 +260,7 @@ def test_of_two_that_make_the_same_one_is_refused_and_harms_nothing(
         make(log, signer)
         monkeypatch.undo()
         if exists:
-            monkeypatch.setattr(placement, "_check_empty", lambda *_: None)  # it had looked before
+            monkeypatch.setattr(files, "_check_empty", lambda *_: None)  # it had looked before
         create(directory, origin="faster", environ={})
 
     monkeypatch.setattr(Log, "create", another_is_faster)
@@ -343,7 +343,7 @@ def test_who_cannot_even_look_is_told_whose_it_is(closed: bool) -> None:
     script = f"""
         import os, sys
         from pathlib import Path
-        from perseid.registry.installation import Installation
+        from perseid.registry.installation.installation import Installation
         {become}
         try:
             Installation.open(Path(sys.argv[1]))

@@ -12,25 +12,18 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.authorisation import Settings
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.lifecycle import FIRST_INDEX, Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Maker, Mint, Reserve
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
 from perseid.registry.context import Operation
-from perseid.registry.facts import Held, Rules
 from perseid.registry.identity import Identity
-from perseid.registry.life import (
-    FIRST_INDEX,
-    Publish,
-    Redact,
-    Revive,
-    Tombstone,
-    Unpublish,
-)
-from perseid.registry.minting import Maker, Mint, Reserve
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Modify, Remove
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Changed, Refused, Resolved
+from perseid.registry.snapshot import Held, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.uri import Resolver, to_http
-from perseid.registry.links import (
+from perseid.registry.queries.links import (
     MAX_ADDRESS,
     MAX_HEADER_OCTETS,
     MAX_IN_HEADERS,

@@ -15,16 +15,25 @@ from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records.locations import find_locations
 from perseid.records.value import Permission, Value
 from perseid.registry.about import authority_of
-from perseid.registry.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.transfer import LinkMetadata
 from perseid.registry.json_ld import as_json_ld, embeddable, json_ld
-from perseid.registry.links import LINKSET, LINKSET_JSON, Link, header_values
-from perseid.registry.meaning import ABOUT_PAGE, MAX_EACH, MAX_LINKS, RELATIONS, Described, Form, link_set, links
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, header_values
+from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.signposting import (
+    ABOUT_PAGE,
+    MAX_EACH,
+    MAX_LINKS,
+    RELATIONS,
+    Described,
+    Form,
+    link_set,
+    links,
+)
 from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
-from perseid.registry.resolving import Query
 from perseid.registry.results import Resolved
-from perseid.registry.transfer import LinkMetadata
 from tests.record_strategies import values as any_values
 from tests.registry.link_reading import read_links
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, registry_in_memory

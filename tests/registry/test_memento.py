@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
-from perseid.registry import memento, veil
+from perseid.registry import veil
 from perseid.registry.identity import Identity
-from perseid.registry.links import LINK_FORMAT
-from perseid.registry.memento import (
+from perseid.registry.queries import memento
+from perseid.registry.queries.history import MAX_PAGE, as_of, history, moment
+from perseid.registry.queries.links import LINK_FORMAT
+from perseid.registry.queries.memento import (
     Addresses,
     Around,
     around,
@@ -25,9 +27,8 @@ from perseid.registry.memento import (
     present_links,
     read_datetime,
 )
-from perseid.registry.past import MAX_PAGE, as_of, history, moment
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.registry.time_maps import JSON, TimeMap, time_map
 from perseid.registry.veil import keeping_past

@@ -23,16 +23,16 @@ from perseid.names.pattern import Pattern
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.value import Value, ValueRef
-from perseid.registry import minting
-from perseid.registry.facts import Held, Rules
+from perseid.registry.commands import minting
+from perseid.registry.commands.minting import MAX_NAMES, Generate, Maker, Mint, MustWait, Reserve, Template, mint
+from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.identity import Identity
-from perseid.registry.minting import MAX_NAMES, Generate, Maker, Mint, MustWait, Reserve, Template, mint
-from perseid.registry.operations import Create, Delete, Home
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Minted, Refused
+from perseid.registry.snapshot import Held, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, SIGNER, Machine, log_of_today, open_store
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -234,9 +234,9 @@ MINTER = textwrap.dedent(
     import sys
     from pathlib import Path
     from perseid.ledger import Answers, Ledger
-    from perseid.registry.facts import Rules
+    from perseid.registry.snapshot import Rules
     from perseid.registry.identity import LocalOperator
-    from perseid.registry.minting import Maker, Mint, mint
+    from perseid.registry.commands.minting import Maker, Mint, mint
     from perseid.registry.registry import Registry
     from tests.ledger.ledgers import log_of_today, open_store
 

@@ -9,13 +9,13 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
-from perseid.registry.facts import POLICY_TYPE
-from perseid.registry.namespaces import SetPolicy, homed_prefixes, namespaces
-from perseid.registry.operations import Create, Delete, Home
-from perseid.registry.policy import PROFILES, Policy
+from perseid.registry.commands.namespaces import SetPolicy, homed_prefixes, namespaces
+from perseid.registry.commands.records import Create, Delete, Home
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import POLICY_TYPE
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, registry_in_memory
 
 URL = Value.text(1, "URL", "https://example.org/")

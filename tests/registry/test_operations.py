@@ -20,18 +20,18 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.authorisation import Settings
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Operation
-from perseid.registry.facts import POLICY_TYPE, Rules
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, Proof
-from perseid.registry.minting import Reserve
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_keys import Deletion, Who
+from perseid.registry.policy.keys import Deletion, Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Referred, Refused, Resolved
+from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory

@@ -9,18 +9,21 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log import reader
 from perseid.records.value import Value, ValueRef
-from perseid.registry import page_room, past_names, rewriting, tokens, units
-from perseid.registry.finding import find
+from perseid.registry import page_room
+from perseid.registry.access import tokens
+from perseid.registry.access.scopes import Scope
+from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity
+from perseid.registry.jobs import jobs, rewrite
+from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.page_room import MAX_PAGE_OCTETS, OF_ITEM, OF_VALUE, Room, octets_of
-from perseid.registry.past import history
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries import listing
+from perseid.registry.queries.find import find
+from perseid.registry.queries.history import history
 from perseid.registry.registry import Registry
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.scopes import Scope
 from perseid.registry.searching import Search
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import CreateToken
 from tests.registry.lives import ADMIN, ANN, X, delete, hidden, put, reserve, rules, site, value
 from tests.registry.registries import NOBODY, OPERATOR
 
@@ -77,7 +80,7 @@ def lived() -> Iterator[Registry]:
         for number in range(20):
             put(made, ADMIN, value(1, f"http://old.example/{number}"), value(2, "d" * (number % 4 * 400), type_="DESC"))
         for number in range(12):
-            units.begin(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
+            jobs.begin(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
             places = [f"12345.{each}.*" for each in range(number + 1)]
             secret = Secret.new(random.Random(number).randbytes)
             made.do(CreateToken(secret, Scope.of(("read",), places), "", 1_000), OPERATOR, "cli")
@@ -94,28 +97,28 @@ def listed_history(registry: Registry, who: Identity, after: Place) -> tuple[Seq
 def listed_log(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
     with registry.facts() as facts:
-        found = past_names.log(facts, who, after or 0)
+        found = listing.log(facts, who, after or 0)
     return found.items, found.last if found.more else None
 
 
 def listed_changes(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
     with registry.facts() as facts:
-        found = past_names.changes(facts, who, 0, facts.reading.size, after)
+        found = listing.changes(facts, who, 0, facts.reading.size, after)
     return found.items, found.last if found.more else None
 
 
 def listed_names(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
     with registry.facts() as facts:
-        found = past_names.list_handles(facts, who, "12345", after or 0)
+        found = listing.list_handles(facts, who, "12345", after or 0)
     return found.items, found.last if found.more else None
 
 
 def numbered_names(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None
     with registry.facts() as facts:
-        return past_names.list_numbered(facts, who, "12345", 2), None
+        return listing.list_numbered(facts, who, "12345", 2), None
 
 
 def found_by(search: Search) -> Pages:
@@ -132,13 +135,13 @@ def planned(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[o
     assert after is None or isinstance(after, str)
     order = Rewrite("http://old.example/*", f"https://new.example/{'n' * 700}/*")
     with registry.facts() as facts:
-        found = rewriting.planned(facts, who, order, after)
+        found = rewrite.planned(facts, who, order, after)
     return found.items, found.following
 
 
 def listed_units(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, tuple)
-    found = units.page(registry, who, after, 100)
+    found = jobs.page(registry, who, after, 100)
     return found.items, found.last
 
 
@@ -223,6 +226,6 @@ def test_what_is_larger_than_a_page_is_told_alone() -> None:
         assert sorted(len(page) for page in found) == [1, 1]
         with made.facts() as facts:
             assert (
-                past_names.list_numbered(facts, OPERATOR, "12345", 0)
-                == past_names.list_handles(facts, OPERATOR, "12345").items
+                listing.list_numbered(facts, OPERATOR, "12345", 0)
+                == listing.list_handles(facts, OPERATOR, "12345").items
             )

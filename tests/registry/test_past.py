@@ -8,14 +8,23 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry import veil
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.life import Redact
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Home
-from perseid.registry.past import FIRST_INSTANT, MAX_PAGE, History, Version, as_of, history, moment, page_size
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.history import (
+    FIRST_INSTANT,
+    MAX_PAGE,
+    History,
+    Version,
+    as_of,
+    history,
+    moment,
+    page_size,
+)
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused, Resolved
 from perseid.registry.veil import keeping_past
 from perseid.wire.codes import ResponseCode

@@ -9,16 +9,16 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry import past_names
-from perseid.registry.facts import POLICY_TYPE
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create, Home
-from perseid.registry.past_names import Altered, Listed, Logged, changes, list_handles, list_homed, log
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries import listing
+from perseid.registry.queries.listing import Altered, Listed, Logged, changes, list_handles, list_homed, log
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import POLICY_TYPE
 from perseid.wire.codes import ResponseCode
 from tests.registry.administration import group
 from tests.registry.lives import (
@@ -221,7 +221,7 @@ def test_a_page_of_the_log_looks_at_so_much_and_no_more(here: Registry, monkeypa
     for n in range(7):
         put(here, value(1), name=f"777/{n}")
     seq = put(here, value(1), name="12345/a")
-    monkeypatch.setattr(past_names, "MAX_SCANNED", 3)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 3)
     with here.facts() as facts:
         page = log(facts, LISTER, seq - 7)
         assert (page.items, page.last, page.more) == ((), seq - 4, True)
@@ -233,7 +233,7 @@ def test_a_page_of_the_log_looks_at_so_much_and_no_more(here: Registry, monkeypa
 def test_a_page_of_the_log_decides_about_so_many_prefixes_and_no_more(
     here: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(past_names, "MAX_PREFIXES", 2)
+    monkeypatch.setattr(listing, "MAX_PREFIXES", 2)
     seqs = [put(here, value(1), name=f"{prefix}/a") for prefix in ("777", "12345", "778", "12345")]
     with here.facts() as facts:
         page = log(facts, LISTER, seqs[0] - 1)
@@ -403,8 +403,8 @@ def test_a_page_of_names_looks_at_so_many_and_tells_no_hidden_name(
     opened(here, Who.PUBLIC)
     seqs = [reserve(here, name=f"12345/r{n}") for n in range(9)]
     put(here, value(1), name="12345/z")
-    monkeypatch.setattr(past_names, "MAX_SCANNED", 3)
-    monkeypatch.setattr(past_names, "_FEWEST_READ", 2)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 3)
+    monkeypatch.setattr(listing, "_FEWEST_READ", 2)
     with here.facts() as facts:
         page = list_handles(facts, NOBODY, "12345", limit=1)
         assert (page.items, page.last, page.more) == ((), seqs[3], True)

@@ -19,9 +19,9 @@ from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidText
 from perseid.records.types import matches
 from perseid.records.value import Value
-from perseid.registry.policy import DEFAULT_OWNER_TYPE, DEFAULTS, PROFILES, Policy, Refusal, Subject
-from perseid.registry.policy_keys import Deletion, Who
-from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.policy.keys import Deletion, Who
+from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, DEFAULTS, PROFILES, Policy, Refusal, Subject
+from perseid.registry.policy.text import InvalidPolicy
 from tests.names.support import attempt
 from tests.strategies import authorities, handles, hexadecimal, milliseconds, queries
 

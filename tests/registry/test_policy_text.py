@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import CaseRule
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.registry import policy_keys
-from perseid.registry.policy import DEFAULTS, PROFILES, Policy
-from perseid.registry.policy_keys import KEYS, Deletion, Who
-from perseid.registry.policy_text import MAX_SHOWN, MAX_TEXT_OCTETS, MAX_TYPE, InvalidPolicy, toml
+from perseid.registry.policy import keys
+from perseid.registry.policy.keys import KEYS, Deletion, Who
+from perseid.registry.policy.policy import DEFAULTS, PROFILES, Policy
+from perseid.registry.policy.text import MAX_SHOWN, MAX_TEXT_OCTETS, MAX_TYPE, InvalidPolicy, toml
 from tests.strategies import handles, templates, texts
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -51,7 +51,7 @@ def policies(draw: st.DrawFn) -> Policy:
         "scheme": scheme,
         "scheme_options": tuple(options.items()) if draw(st.booleans()) else (),
         "case": CaseRule.PATH if scheme == "cordra" and draw(st.booleans()) else draw(st.sampled_from(cases)),
-        "max_ahead": draw(st.integers(0, policy_keys.MAX_LEAD)),
+        "max_ahead": draw(st.integers(0, keys.MAX_LEAD)),
         "who_may_mint": draw(st.sampled_from([Who.ADMINISTRATORS, Who.SERVER, Who.AUTHENTICATED])),
         "who_may_list": draw(st.sampled_from(Who)),
         "required_types": required,
@@ -301,11 +301,11 @@ def test_every_legal_handle_can_be_the_default_creator(handle: object) -> None:
 
 
 def schema_text() -> str:
-    return json.dumps(policy_keys.schema(DEFAULTS.values()), indent=2) + "\n"
+    return json.dumps(keys.schema(DEFAULTS.values()), indent=2) + "\n"
 
 
 def manual_table() -> str:
-    return policy_keys.table(DEFAULTS.values(), {name: policy.values() for name, policy in PROFILES.items()})
+    return keys.table(DEFAULTS.values(), {name: policy.values() for name, policy in PROFILES.items()})
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
@@ -318,7 +318,7 @@ def test_the_manual_has_one_row_for_each_key_as_the_code_has_it() -> None:
 
 @given(policies())
 def test_the_schema_admits_every_policy(policy: Policy) -> None:
-    properties: dict[str, Any] = policy_keys.schema(DEFAULTS.values())["properties"]  # type: ignore[assignment]
+    properties: dict[str, Any] = keys.schema(DEFAULTS.values())["properties"]  # type: ignore[assignment]
     plain = tomllib.loads(policy.to_toml())
     assert plain.keys() == properties.keys()
     for key, item in plain.items():

@@ -27,10 +27,10 @@ from perseid.proof import document as proof_document
 from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, Verified, verify_proof
 from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
 from perseid.records.value import Value, ValueRef
-from perseid.registry import proving
+from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.identity import Identity
-from perseid.registry.life import Redact
-from perseid.registry.proving import NotCovered, Proof, cover, prove
+from perseid.registry.queries import prove as proving
+from perseid.registry.queries.prove import NotCovered, Proof, cover, prove
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

@@ -15,16 +15,16 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value
-from perseid.registry import recent
+from perseid.registry import decision_cache
+from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Modify, Remove
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.facts import POLICY_TYPE
-from perseid.registry.life import Redact, Revive, Tombstone
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Add, Create, Modify, Remove
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Changed, Refused
+from perseid.registry.snapshot import POLICY_TYPE
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -143,17 +143,19 @@ def test_what_a_change_has_made_old_is_not_remembered(registry: Registry, readin
 
 
 def test_only_so_much_is_remembered(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(decision_cache, "MAX_ENTRIES", 2)
     for number in range(3):
         create(registry, f"10.1/{number}")
         assert len(registry._recent._entries) <= 2
-    monkeypatch.setattr(recent, "MAX_VALUES", 0)
+    monkeypatch.setattr(decision_cache, "MAX_VALUES", 0)
     registry._recent.forget(dict(registry._recent._entries))
     create(registry, "10.1/last")
     assert not [known for known in registry._recent._entries.values() if known.entry.values]
 
 
-@pytest.mark.parametrize(("octets", "is_kept"), [(recent.MAX_OCTETS // 2, True), (recent.MAX_OCTETS, False)])
+@pytest.mark.parametrize(
+    ("octets", "is_kept"), [(decision_cache.MAX_OCTETS // 2, True), (decision_cache.MAX_OCTETS, False)]
+)
 def test_large_entries_are_not_remembered(registry: Registry, octets: int, is_kept: bool) -> None:
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), Value(1, "DESC", b"x" * octets))
     create(registry, "10.1/a")

@@ -20,16 +20,16 @@ from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry.authorisation import Settings
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Operation
-from perseid.registry.facts import POLICY_TYPE, Rules
 from perseid.registry.identity import Identity
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import ATTEMPTS, Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.answer_ledgers import process
 from tests.ledger.ledgers import SIGNER, log_of_today, open_store, postgres_with_tables, sqlite_with_tables, verified

@@ -22,11 +22,11 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Operation
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Changed, Refused
 from tests.ledger.ledgers import Machine, open_store
 from tests.postgres import Cluster, postgres

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.scopes import (
+from perseid.registry.access.scopes import (
     MAX_NAMESPACES,
     NO_TOKEN,
     WORDS,

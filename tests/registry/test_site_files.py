@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from perseid.records.key_files import Scheme
 from perseid.records.private_keys import PrivateKey
-from perseid.registry.config import Config
-from perseid.registry.placement import InstallationProblem
-from perseid.registry.site_files import NothingThere, SiteProblem, fingerprint, identify, is_later
-from perseid.registry.site_making import following
+from perseid.registry.installation.files import InstallationProblem
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import NothingThere, SiteProblem, fingerprint, identify, is_later
+from perseid.registry.installation.site_setup import following
 from tests.registry.server_files import PASSPHRASE, SITE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from perseid.records.key_files import needs_passphrase
 from perseid.records.site import Purpose, Site, Transport
-from perseid.registry import placement, site_making
-from perseid.registry.config import Config
-from perseid.registry.site_files import SiteProblem, identify
-from perseid.registry.site_making import json_file, new_site, rotate, with_key, write_new
+from perseid.registry.installation import files as placement
+from perseid.registry.installation import site_setup
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import SiteProblem, identify
+from perseid.registry.installation.site_setup import json_file, new_site, rotate, with_key, write_new
 from tests.record_strategies import sites
 from tests.registry.server_files import PASSPHRASE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
@@ -26,7 +27,7 @@ DEFAULTS = settings()
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the recorded key and site; new keys are recorded ones too."""
-    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
     return furnish(tmp_path / "here")
 
 
@@ -72,7 +73,7 @@ def test_a_new_server(tmp_path: Path) -> None:
 
 
 def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_making, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
     (tmp_path / "keys").mkdir()
     write_new(tmp_path, DEFAULTS, PASSPHRASE.encode())
     assert needs_passphrase((tmp_path / "keys" / "privkey.bin").read_bytes())
@@ -252,7 +253,7 @@ def test_a_half_written_key_never_counted(here: Path) -> None:
 
 def test_two_at_once_take_turns(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [RSA_KEY, DSA_KEY]
-    monkeypatch.setattr(site_making, "new_key", keys.pop)
+    monkeypatch.setattr(site_setup, "new_key", keys.pop)
     config: Config = DEFAULTS
     threads = [threading.Thread(target=rotate, args=(here, config)) for _ in range(2)]
     for thread in threads:

@@ -16,17 +16,13 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.value import ValueRef
-from perseid.registry import suggesting
-from perseid.registry.facts import Facts
-from perseid.registry.life import Tombstone, Unpublish
-from perseid.registry.minting import Reserve
-from perseid.registry.operations import Create, Delete, Home
-from perseid.registry.policy import PROFILES
-from perseid.registry.registry import Registry
-from perseid.registry.repairing import MAX_READINGS, MAX_TEXT, readings
-from perseid.registry.resolving import Query
-from perseid.registry.results import Refused
-from perseid.registry.suggesting import (
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.records import Create, Delete, Home
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import suggest
+from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.suggest import (
     MAX_LOOK_UPS,
     MAX_NEIGHBOURS,
     MAX_SECONDS,
@@ -36,6 +32,10 @@ from perseid.registry.suggesting import (
     Suggestions,
     suggestions,
 )
+from perseid.registry.registry import Registry
+from perseid.registry.repairing import MAX_READINGS, MAX_TEXT, readings
+from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts
 from perseid.wire.codes import ResponseCode
 from tests.registry.lives import hidden, unpublish, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, registry_in_memory
@@ -182,7 +182,7 @@ def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, wor
 )
 def test_how_two_spellings_differ(found: str, words: str) -> None:
     """A scheme of a third party may spell a name in a way that nobody thought of here."""
-    assert words in suggesting._compared(handle("12345/abc"), handle(found))[1]
+    assert words in suggest._compared(handle("12345/abc"), handle(found))[1]
 
 
 def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
@@ -421,7 +421,7 @@ def test_time_has_an_end(here: Registry, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_was_found_before_the_end_is_told(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suggesting, "MAX_LOOK_UPS", 5)
+    monkeypatch.setattr(suggest, "MAX_LOOK_UPS", 5)
     found = suggestions(here, "12345/report-7/", OURS)
     assert [str(each.handle) for each in found.suggestions] == ["12345/report-7"]
     assert found.prefix is not None

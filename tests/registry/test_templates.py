@@ -11,17 +11,17 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.value import Permission, Value
 from perseid.registry import veil
-from perseid.registry.aliases import End, follow_aliases
-from perseid.registry.authorisation import Settings
-from perseid.registry.facts import Rules
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Tombstone, Unpublish
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.aliases import End, follow_aliases
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused, Resolved
+from perseid.registry.snapshot import Rules
 from perseid.wire.codes import ResponseCode
 from tests.registry.lives import policy, unpublish
 from tests.registry.registries import (

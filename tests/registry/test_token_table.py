@@ -13,27 +13,28 @@ from hypothesis import strategies as st
 import perseid.registry
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry import demands, past, past_names, resolving
+from perseid.registry.access import permissions
+from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.tokens import CreateToken, RevokeToken
+from perseid.registry.commands.create_namespace import KeepPrefixHandle, MakeNamespace
+from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Generate, Maker, Mint, Reserve
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.finding import find
-from perseid.registry.founding import KeepPrefixHandle, MakeNamespace
 from perseid.registry.given import AddGiven, CreateGiven, Given, ReplaceWhole, SetGiven
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.minting import Generate, Maker, Mint, Reserve
-from perseid.registry.namespace_views import ChangePolicy
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history, listing, resolve
+from perseid.registry.queries.find import find
+from perseid.registry.queries.namespaces import ChangePolicy
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
-from perseid.registry.scopes import Scope, Word
 from perseid.registry.searching import Search
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import CreateToken, RevokeToken
-from perseid.registry.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import ref
 from tests.registry.registries import OPERATOR, admin, handle, registry_in_memory
@@ -81,13 +82,13 @@ def looking(read: Callable[[Context], object], *words: Word, where: str = "12345
     return case(Look(read), *words, where=where)
 
 
-def demanding(demand: demands.Demand, *words: Word, where: str = "12345") -> Case:
+def demanding(demand: permissions.Demand, *words: Word, where: str = "12345") -> Case:
     return looking(lambda context: context.demand(demand), *words, where=where)
 
 
 def seen(context: Context, name: str) -> None:
     """Look into the past as administrators of a record do."""
-    found = past.history(context.facts, context.who, Handle.parse(name))
+    found = history.history(context.facts, context.who, Handle.parse(name))
     if all(value.is_public for value in found.versions[0].values):
         raise Refused(ResponseCode.INVALID_ADMIN, "not as an administrator")
 
@@ -166,25 +167,25 @@ CASES = {
     "delete a prefix handle": case(Delete(PREFIX), W.NAMESPACES),
     "transfer a prefix handle": case(Transfer(PREFIX, ref("301:0.NA/12345")), W.NAMESPACES, W.TRANSFER),
     "read what is private": looking(
-        lambda context: resolving.resolve(Query(X, indexes=(6,), public_only=False), context), W.READ
+        lambda context: resolve.resolve(Query(X, indexes=(6,), public_only=False), context), W.READ
     ),
     "read a private value of a prefix handle": looking(
-        lambda context: resolving.resolve(Query(PREFIX, indexes=(300,), public_only=False), context), W.READ
+        lambda context: resolve.resolve(Query(PREFIX, indexes=(300,), public_only=False), context), W.READ
     ),
     "read what is not public": looking(
-        lambda context: resolving.resolve(Query(handle("12345/hidden"), public_only=False), context), W.READ
+        lambda context: resolve.resolve(Query(handle("12345/hidden"), public_only=False), context), W.READ
     ),
     "read the past": looking(lambda context: seen(context, "12345/x"), W.READ),
-    "list": looking(lambda context: past_names.list_handles(context.facts, context.who, "12345"), W.FIND),
+    "list": looking(lambda context: listing.list_handles(context.facts, context.who, "12345"), W.FIND),
     "find": looking(lambda context: find(context.facts, context.who, Search(type="URL", prefix="12345")), W.FIND),
-    "see the whole ledger": demanding(past.SEE_ALL, W.ADMIN, where=""),
-    "status": demanding(demands.status(), W.ADMIN, where=""),
-    "list homed prefixes": looking(lambda context: past_names.list_homed(context.facts, context.who), W.FIND, where=""),
-    "backup": demanding(demands.serve(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
-    "follow": demanding(demands.serve(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
+    "see the whole ledger": demanding(history.SEE_ALL, W.ADMIN, where=""),
+    "status": demanding(permissions.status(), W.ADMIN, where=""),
+    "list homed prefixes": looking(lambda context: listing.list_homed(context.facts, context.who), W.FIND, where=""),
+    "backup": demanding(permissions.serve(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
+    "follow": demanding(permissions.serve(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
     "make a token": case(CreateToken(Secret("aaaaaaaa", bytes(32)), scope("read"))),
     "revoke a token": case(RevokeToken("bbbbbbbb")),
-    "something new": demanding(demands.Demand("do something new", ((),))),
+    "something new": demanding(permissions.Demand("do something new", ((),))),
 }
 
 MAKERS: dict[str, Identity] = {"operator": OPERATOR, "ann": ANN, "bea": BEA, "server": SERVER}

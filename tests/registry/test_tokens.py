@@ -25,22 +25,24 @@ from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry import authorisation, past, rewriting, tokens, undoing, units
+from perseid.registry.access import authorization, tokens
+from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.token_records import TOKEN_TYPE
+from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Add, Create, Home, Modify, Remove
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.jobs import jobs, rewrite, undo
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Changed, Refused
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.scopes import Scope, Word
-from perseid.registry.token_records import TOKEN_TYPE
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
-from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.administration import ref
@@ -136,7 +138,7 @@ def test_the_secret_is_nowhere_and_its_hash_is_shown_to_nobody(there: Registry, 
     there.do(NEW, who, "http")
     with there.facts() as facts:
         for asking in (OPERATOR, SERVER):
-            versions = past.history(facts, asking, Handle.keepable(token_name(secret.id))).versions
+            versions = history.history(facts, asking, Handle.keepable(token_name(secret.id))).versions
             assert [value.type for value in versions[0].values] == [TOKEN_TYPE]
     save_backup(there.ledger.log, tmp_path / "backup")
     folder = Path(str(there.ledger.log.store.engine.url.database)).parent
@@ -156,7 +158,7 @@ def test_the_record_of_a_token_is_no_handle(there: Registry) -> None:
         refused(lambda operation=operation: there.do(operation, OPERATOR, "cli"), ResponseCode.SERVER_NOT_RESP)  # type: ignore[misc]
     assert there.ledger.find(str(name).encode()) is None
     with there.facts() as facts:
-        refused(lambda: past.history(facts, ANN, name), ResponseCode.SERVER_NOT_RESP)
+        refused(lambda: history.history(facts, ANN, name), ResponseCode.SERVER_NOT_RESP)
 
 
 def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) -> None:
@@ -504,9 +506,9 @@ def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, mon
     twice = make(there, OPERATOR, scope("read", where=["70.1", "70.3"])).id
     seen = sorted([every[1], every[3], every[5], twice])
     for most in (6, 7, 12, 13, 1_000):  # one for who runs the server, and five for the groups
-        monkeypatch.setattr(authorisation, "MAX_GROUP_LOOKUPS", most)
+        monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", most)
         assert [each.token.id for each in listed(there, STRANGER)] == seen, most
-    monkeypatch.setattr(authorisation, "MAX_GROUP_LOOKUPS", 5)
+    monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", 5)
     assert listed(there, STRANGER) == [], "what takes more than there is counts as no right, as everywhere"
 
 
@@ -591,9 +593,9 @@ ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 
 
 def run_rewrite(registry: Registry, who: Identity, order: Rewrite = ORDER) -> UnitOperation:
-    begun = rewriting.begin(registry, order, who, "http", "", 0)
-    list(rewriting.run(registry, begun, who))
-    return units.found(registry, who, begun.id)
+    begun = rewrite.begin(registry, order, who, "http", "", 0)
+    list(rewrite.run(registry, begun, who))
+    return jobs.found(registry, who, begun.id)
 
 
 def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: Registry) -> None:
@@ -606,11 +608,11 @@ def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: R
     done = run_rewrite(there, writes)
     assert done.done == 3, "only the namespace of the token is seen, and changed"
     assert done.actor == str(writes)
-    assert [each.id for each in units.listed(there, writes)] == [done.id]
-    assert done.id not in [each.id for each in units.listed(there, reads)]
-    undone = undoing.begin(there, done.id, writes, "http")
-    list(undoing.run(there, undone, writes))
-    assert units.found(there, writes, undone.id).done == 3
+    assert [each.id for each in jobs.listed(there, writes)] == [done.id]
+    assert done.id not in [each.id for each in jobs.listed(there, reads)]
+    undone = undo.begin(there, done.id, writes, "http")
+    list(undo.run(there, undone, writes))
+    assert jobs.found(there, writes, undone.id).done == 3
 
 
 @pytest.mark.parametrize("lacking", ["update", "transfer"])
@@ -621,12 +623,12 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
     else:
         name = hand_over(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
     who = shown(there, OPERATOR, Scope.of([word for word in Word if word.value != lacking], None))
-    refused(lambda: undoing.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    refused(lambda: undo.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     may = shown(there, OPERATOR, Scope.of([lacking, "admin"], None))
-    begun = undoing.begin(there, name, may, "http")
-    refused(lambda: list(undoing.run(there, begun, who)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
-    list(undoing.run(there, begun, may))
-    assert units.found(there, OPERATOR, begun.id).ended
+    begun = undo.begin(there, name, may, "http")
+    refused(lambda: list(undo.run(there, begun, who)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    list(undo.run(there, begun, may))
+    assert jobs.found(there, OPERATOR, begun.id).ended
 
 
 def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
@@ -637,18 +639,18 @@ def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
     names = shown(there, OPERATOR, scope("transfer"))
     refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
-    assert (size(there), list(units.listed(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
+    assert (size(there), list(jobs.listed(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
     assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
     assert hand_over(there, what, both).ended
 
 
 def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "CHUNK", 1)
+    monkeypatch.setattr(jobs, "CHUNK", 1)
     fill(there, "12345", 3)
     who = shown(there, OPERATOR, scope("find", "update"))
-    begun = rewriting.begin(there, ORDER, who, "http", "", 0)
-    steps = rewriting.run(there, begun, who)
+    begun = rewrite.begin(there, ORDER, who, "http", "", 0)
+    steps = rewrite.run(there, begun, who)
     next(steps)
     there.do(RevokeToken(who.token), OPERATOR, "cli")
     refused(lambda: list(steps), ResponseCode.AUTHENTICATION_FAILED, "was revoked")

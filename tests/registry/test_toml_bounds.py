@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry.policy_text import toml
+from perseid.registry.policy.text import toml
 from perseid.registry.toml_bounds import MAX_DOTS, MAX_NESTING, objection
 
 DOTTED = "a." * (MAX_DOTS + 1) + "a = 1"

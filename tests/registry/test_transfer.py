@@ -9,16 +9,16 @@ from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry.facts import Held
+from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
+from perseid.registry.commands.minting import Maker, Mint, Reserve
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Modify
+from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.registry.identity import Identity
-from perseid.registry.life import Publish, Tombstone, Unpublish
-from perseid.registry.minting import Maker, Mint, Reserve
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Modify
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.transfer import LinkMetadata, LinkVersion, Transfer
+from perseid.registry.snapshot import Held
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 

@@ -9,21 +9,21 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry import transferring, units
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Remove
+from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
-from perseid.registry.life import Tombstone, Unpublish
-from perseid.registry.minting import Reserve
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Remove
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.jobs import jobs, transfer
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.transfer import Handing, Planned, TransferAll, beginning
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.transfer import Transfer
-from perseid.registry.transferring import Handing, Planned, TransferAll, beginning
 from perseid.wire.codes import ResponseCode
 from tests.registry.handing import hand_over
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -49,7 +49,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "CHUNK", 10)
+    monkeypatch.setattr(jobs, "CHUNK", 10)
 
 
 def admins(registry: Registry, name: Handle | str) -> list[str]:
@@ -77,8 +77,8 @@ def filled(registry: Registry) -> list[Handle]:
 
 def begun(registry: Registry, who: Identity = ALICE, where: str = "10.1", to: ValueRef = TO_BOB) -> Iterator[Handing]:
     """A transfer that has begun, and nothing of it is done yet."""
-    unit = transferring.begin(registry, TransferAll(where, to), who, "cli")
-    pieces = transferring.pieces(registry, unit, who)
+    unit = transfer.begin(registry, TransferAll(where, to), who, "cli")
+    pieces = transfer.pieces(registry, unit, who)
     assert next(pieces) == Handing(unit.id, 0, 0, 0)
     return pieces
 
@@ -100,12 +100,12 @@ def test_s9_everything_under_a_prefix_is_transferred_as_one_operation(registry: 
     names = [*filled(registry), NAME]
     with registry.facts() as facts:
         before = facts.reading.size
-    unit = transferring.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
-    pieces = list(transferring.pieces(registry, unit, ALICE))
+    unit = transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
+    pieces = list(transfer.pieces(registry, unit, ALICE))
     own = [name for name in names if name.prefix == "10.1"]
     assert pieces[:2] == [Handing(unit.id, 0, 0, 0), Handing(unit.id, 10, 0, 10)]
     assert pieces[-1] == Handing(unit.id, len(own) + 1, 0, 2 * len(own) + 1)
-    assert units.found(registry, ALICE, unit.id).ended
+    assert jobs.found(registry, ALICE, unit.id).ended
     for name in (*own, PREFIX_HANDLE):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
@@ -168,9 +168,9 @@ def test_s9_what_was_interrupted_is_gone_on_with(registry: Registry) -> None:
     pieces = begun(registry)
     assert next(pieces).done == 10
     pieces.close()  # type: ignore[attr-defined]
-    unit, steps = resume(registry, units.LAST, ALICE, "http")
+    unit, steps = resume(registry, jobs.LAST, ALICE, "http")
     assert [step.done for step in steps] == [20, 27, 28]
-    assert (unit.kind, units.found(registry, ALICE, unit.id).done) == ("transfer", 28)
+    assert (unit.kind, jobs.found(registry, ALICE, unit.id).done) == ("transfer", 28)
     with registry.facts() as facts:
         assert facts.reading.entry(facts.reading.size).who == ("http", "300:10.9/alice"), "the door of who goes on"
     with pytest.raises(Refused, match="is left to do"):
@@ -181,10 +181,10 @@ def test_s9_what_was_interrupted_is_gone_on_with(registry: Registry) -> None:
 def test_two_who_go_on_at_the_same_time_hand_over_each_name_once(registry: Registry) -> None:
     filled(registry)
     next(begun(registry))
-    at_work = [resume(registry, units.LAST, OPERATOR)[1] for _ in range(2)]
+    at_work = [resume(registry, jobs.LAST, OPERATOR)[1] for _ in range(2)]
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
-    assert units.found(registry, OPERATOR, units.LAST).done == 28
+    assert jobs.found(registry, OPERATOR, jobs.LAST).done == 28
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -210,10 +210,10 @@ def test_who_has_given_the_prefix_away_comes_to_the_end(registry: Registry) -> N
         next(pieces)
     pieces.close()  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="LIST_HANDLES"):
-        transferring.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
-    unit, steps = resume(registry, units.LAST, ALICE)
+        transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+    unit, steps = resume(registry, jobs.LAST, ALICE)
     list(steps)
-    assert units.found(registry, ALICE, unit.id).ended
+    assert jobs.found(registry, ALICE, unit.id).ended
     assert admins(registry, late) == ["300:10.9/bob"]
 
 
@@ -227,9 +227,9 @@ def test_what_is_made_after_the_prefix_was_handed_over_is_the_new_owners(registr
     registry.do(Create(hidden, (URL, admin(100, "300:10.9/carol")), published=False), BOB, "cli")
     registry.do(Delete(handle("10.1/05")), BOB, "cli")
     registry.do(Create(handle("10.1/05"), (URL, admin(100, "300:10.9/carol")), again=True), BOB, "cli")
-    list(resume(registry, units.LAST, ALICE)[1] if resumed else pieces)
+    list(resume(registry, jobs.LAST, ALICE)[1] if resumed else pieces)
     assert admins(registry, hidden) == admins(registry, "10.1/05") == ["300:10.9/carol"]
-    assert units.found(registry, ALICE, units.LAST).ended
+    assert jobs.found(registry, ALICE, jobs.LAST).ended
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -238,13 +238,13 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, who: Identity, resumed: bool
 ) -> None:
     """From each prefix, as soon as that is theirs; whoever hands over comes to the end, and learns nothing of it."""
-    monkeypatch.setattr(units, "CHUNK", 1)
+    monkeypatch.setattr(jobs, "CHUNK", 1)
     below, deeper = handle("0.NA/10.1.5"), handle("0.NA/10.1.5.1")
     for name in (below, deeper):
         add_namespace(registry, name.suffix, "free", ADMIN)
         registry.do(Create(handle(f"{name.suffix}/a"), (URL, ADMIN)), OPERATOR, "cli")
-    unit = transferring.begin(registry, TransferAll("10.1", TO_BOB, derived=True), who, "cli")
-    pieces = transferring.pieces(registry, unit, who)
+    unit = transfer.begin(registry, TransferAll("10.1", TO_BOB, derived=True), who, "cli")
+    pieces = transfer.pieces(registry, unit, who)
 
     def derive(prefix: str) -> None:
         carols = admin(100, "300:10.9/carol")
@@ -257,13 +257,13 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
     late = handle("10.1.5.1/late")
     registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
     if resumed:
-        pieces = transferring.pieces(registry, unit, who)
+        pieces = transfer.pieces(registry, unit, who)
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     derive("10.1.9")
     derive("10.1.5.1.7")
     list(resume(registry, unit.id, who)[1] if resumed else pieces)
-    assert units.found(registry, who, unit.id).ended
+    assert jobs.found(registry, who, unit.id).ended
     for name in (NAME, below, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for prefix in ("10.1.5.2", "10.1.9", "10.1.5.1.7"):
@@ -281,7 +281,7 @@ def test_what_the_new_owner_makes_of_a_record_is_left_alone(registry: Registry, 
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     registry.do(Add(PREFIX_HANDLE, (admin(101, "300:10.9/carol"),)), BOB, "cli")
-    list(resume(registry, units.LAST, who)[1])
+    list(resume(registry, jobs.LAST, who)[1])
     assert admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert admins(registry, PREFIX_HANDLE) == ["300:10.9/bob", "300:10.9/carol"]
 
@@ -327,12 +327,12 @@ def test_s9_the_first_record_that_is_not_theirs_to_give_ends_it(registry: Regist
 def test_s9_what_cannot_be_transferred_is_not_begun(
     registry: Registry, what: TransferAll, who: Identity, code: ResponseCode, words: str
 ) -> None:
-    for ask in (lambda: transferring.begin(registry, what, who, "cli"), lambda: preview(registry, what, who)):
+    for ask in (lambda: transfer.begin(registry, what, who, "cli"), lambda: preview(registry, what, who)):
         with pytest.raises(Refused) as caught:
             ask()
         assert caught.value.code is code
         assert words in str(caught.value)
-    assert list(units.listed(registry, OPERATOR)) == []
+    assert list(jobs.listed(registry, OPERATOR)) == []
 
 
 def test_who_may_not_hand_over_the_prefix_handle_does_not_begin(registry: Registry) -> None:
@@ -341,12 +341,12 @@ def test_who_may_not_hand_over_the_prefix_handle_does_not_begin(registry: Regist
     weak = admin(100, "300:10.9/alice", ALL_PERMISSIONS & ~AdminPermission.MODIFY_ADMIN)
     registry.do(Add(PREFIX_HANDLE, (weak,), overwrite=True), OPERATOR, "cli")
     with pytest.raises(Refused, match=r"may not transfer 0\.NA/10\.1: it takes MODIFY_ADMIN"):
-        transferring.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+        transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
     assert hand_over(registry, TransferAll("10.1/0", TO_BOB), ALICE).done == 10
     registry.do(Add(PREFIX_HANDLE, (ADMIN,), overwrite=True), OPERATOR, "cli")
     registry.do(Add(handle("0.NA/10.1.5"), (weak,), overwrite=True), OPERATOR, "cli")
     with pytest.raises(Refused, match=r"may not transfer 0\.NA/10\.1\.5"):
-        transferring.begin(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, "cli")
+        transfer.begin(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, "cli")
 
 
 def test_s9_an_open_list_is_not_the_right_to_go_through_all_names(registry: Registry) -> None:
@@ -355,7 +355,7 @@ def test_s9_an_open_list_is_not_the_right_to_go_through_all_names(registry: Regi
     registry.do(Create(handle("10.3/secret"), (ADMIN,), published=False), OPERATOR, "cli")
     for where in ("10.3/", "10.3/s"):
         with pytest.raises(Refused, match=r"may not list the handles of 10\.3") as caught:
-            transferring.begin(registry, TransferAll(where, TO_BOB), BOB, "cli")
+            transfer.begin(registry, TransferAll(where, TO_BOB), BOB, "cli")
         assert "secret" not in str(caught.value)
 
 
@@ -371,7 +371,7 @@ def test_whoever_may_not_see_the_names_any_more_goes_no_further(registry: Regist
         list(pieces)
     assert "secret" not in str(caught.value)
     with pytest.raises(Refused, match="LIST_HANDLES"):
-        list(resume(registry, units.LAST, ALICE)[1])
+        list(resume(registry, jobs.LAST, ALICE)[1])
 
 
 def test_members_of_groups_change_more_records_than_a_request_may_look_up(registry: Registry) -> None:
@@ -400,8 +400,8 @@ def preview(registry: Registry, what: TransferAll, who: Identity, limit: int = 0
     after: tuple[int, bytes] | None = None
     while True:
         with registry.facts() as facts:
-            page = transferring.planned(Context(facts, who, "cli", registry.now()), what, after, limit)
-        assert len(page.items) <= (limit or units.CHUNK)
+            page = transfer.planned(Context(facts, who, "cli", registry.now()), what, after, limit)
+        assert len(page.items) <= (limit or jobs.CHUNK)
         found += page.items
         after = page.following
         if after is None:
@@ -449,7 +449,7 @@ def test_a_preview_shows_administrators_only_to_those_who_may_read_them(registry
 
 
 def test_the_administrators_of_a_record_have_an_end(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transferring, "MAX_TOLD", 2)
+    monkeypatch.setattr(transfer, "MAX_TOLD", 2)
     many = [admin(100 + number, f"300:10.9/{number}") for number in range(5)]
     registry.do(Create(handle("10.1/many"), (URL, *many)), OPERATOR, "cli")
     (found,) = preview(registry, TransferAll("10.1/many", TO_BOB), OPERATOR)

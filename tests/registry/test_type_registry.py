@@ -9,12 +9,12 @@ from perseid.records.json_schema import Violation
 from perseid.records.patterns import Effort
 from perseid.records.type_definition import Definition
 from perseid.records.value import Permission, Value
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Modify
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Modify
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.types import definition_values, registered, type_refusals
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.type_registry import definition_values, registered, type_refusals
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -179,7 +179,7 @@ def test_a_record_defines_one_type(registry: Registry) -> None:
 def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 1)
+    monkeypatch.setattr("perseid.registry.policy.types.MAX_CHECKED_TYPES", 1)
     create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SCALE", "1:2"))
     both = (Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SIZE", "{}"))
     assert "more than 1 different types" in refused(registry, "20/b", *both).reason
@@ -189,7 +189,7 @@ def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
 def test_types_without_a_definition_for_programs_are_not_counted(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 1)
+    monkeypatch.setattr("perseid.registry.policy.types.MAX_CHECKED_TYPES", 1)
     for name in ("10/WORDS", "10/OTHERS"):
         create(registry, name, Value.text(1, "DESC", "a type in words"))
     words = (Value.text(1, "10/WORDS", "x"), Value.text(2, "10/OTHERS", "x"), Value.text(3, "88.1/ELSEWHERE", "x"))
@@ -210,7 +210,7 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_no_definition_is_applied_beyond_the_limit(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perseid.registry.type_registry.MAX_CHECKED_TYPES", 3)
+    monkeypatch.setattr("perseid.registry.policy.types.MAX_CHECKED_TYPES", 3)
     for number in range(20):
         same = Definition.make(f"T{number}", "Any text.", pattern=".*")
         create(registry, f"10/T{number}", *definition_values(same))
@@ -250,7 +250,7 @@ def test_after_data_that_is_not_of_its_type_no_other_is_looked_at(
 ) -> None:
     """A definition that cannot be used is not kept ready, and would be tried anew for every value."""
     with monkeypatch.context() as lenient:
-        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         create(registry, "10/OLD", *definition_values(Definition.make("a", "b", schema={"$ref": "#none"})))
     seen = applied(monkeypatch)
     with registry.facts() as facts:
@@ -265,7 +265,7 @@ def test_a_definition_that_is_there_stays_and_matches_nothing_if_it_cannot_be_us
 ) -> None:
     """As it may be after an upgrade, when rules for definitions have become stricter."""
     with monkeypatch.context() as lenient:
-        lenient.setattr("perseid.registry.compose.check_definitions", lambda *_: None)
+        lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         old = Definition.make("a", "b", pattern=r"(a)\1")
         create(registry, "10/OLD", *definition_values(old))
         create(registry, "10/BROKEN", Value(1, "PERSEID_TYPE", b"{"))

@@ -6,16 +6,17 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
-from perseid.registry import rewriting, undoing, units
+from perseid.registry.commands.lifecycle import Redact, Unpublish
+from perseid.registry.commands.records import Modify
+from perseid.registry.commands.transfer import Transfer
 from perseid.registry.identity import Identity
-from perseid.registry.life import Redact, Unpublish
-from perseid.registry.operations import Modify
+from perseid.registry.jobs import jobs, rewrite
+from perseid.registry.jobs import undo as undoing
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.undo import InTheWay, Obstacle
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.transfer import Transfer
-from perseid.registry.undoing import InTheWay, Obstacle
 from tests.registry.registries import OPERATOR, handle, key_holder, registry_in_memory
 from tests.registry.tokened import ANN, RULES, SERVER, furnish, movable, scope, shown
 
@@ -26,7 +27,7 @@ CAROL = key_holder(300, "20.500/carol")
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(units, "CHUNK", 3)
+    monkeypatch.setattr(jobs, "CHUNK", 3)
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
         movable(made, 7)
@@ -35,8 +36,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 def moved(registry: Registry, who: Identity) -> str:
     """A rewrite that was carried out."""
-    unit = rewriting.begin(registry, ORDER, who, "cli", "", 7)
-    list(rewriting.run(registry, unit, who))
+    unit = rewrite.begin(registry, ORDER, who, "cli", "", 7)
+    list(rewrite.run(registry, unit, who))
     return unit.id
 
 
@@ -133,11 +134,11 @@ def test_a_record_that_was_changed_twice_is_undone_as_a_whole(
     here: Registry, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     """Also where data of before was erased in between: that has left the record as it was."""
-    monkeypatch.setattr(units, "CHUNK", chunk)
+    monkeypatch.setattr(jobs, "CHUNK", chunk)
     name = handle("12345/0")
     erased = here.do(Modify(name, (Value.text(1, "URL", "http://old.example/erased"),)), ANN, "cli").seq
     here.do(Modify(name, (Value.text(1, "URL", "http://old.example/0"),)), ANN, "cli")
-    unit = units.begin(here, "test", {}, ANN, "cli")
+    unit = jobs.begin(here, "test", {}, ANN, "cli")
 
     def step(of: Handle, text: str) -> None:
         here.do(Modify(of, (Value.text(1, "URL", text),)), ANN, "cli", step_of=unit.id)
@@ -146,9 +147,9 @@ def test_a_record_that_was_changed_twice_is_undone_as_a_whole(
     here.do(Redact(name, 1, erased, "personal"), OPERATOR, "cli")
     step(handle("12345/1"), "https://one.example/")
     step(name, "https://two.example/")
-    units.end(here, unit)
+    jobs.end(here, unit)
     undo = undoing.begin(here, unit.id, ANN, "cli")
     assert undo.total == 2
     list(undoing.run(here, undo, ANN))
     assert url(here, name) == "http://old.example/0"
-    assert units.found(here, ANN, undo.id).done == 2
+    assert jobs.found(here, ANN, undo.id).done == 2

@@ -19,20 +19,22 @@ from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import rewriting, undoing, units
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.minting import Maker, Mint, mint
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.life import Redact
-from perseid.registry.minting import Maker, Mint, mint
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs import rewrite as rewriting
+from perseid.registry.jobs import undo as undoing
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Planned, Rewrite
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.jobs.undo import InTheWay
 from perseid.registry.moving import Move
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Home
-from perseid.registry.past_names import list_handles
+from perseid.registry.queries.listing import list_handles
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Planned, Rewrite
-from perseid.registry.transferring import TransferAll
-from perseid.registry.undoing import InTheWay
 from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import Machine
@@ -47,7 +49,7 @@ BOTH = admin(100, "300:12345/ann"), admin(101, "300:12345/lister")
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(units, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK", 4)
     with registry_in_memory(rules=rules()) as made:
         listing = Value(100, "HS_ADMIN", Admin(ValueRef(300, "12345/lister"), AdminPermission.LIST_HANDLES).to_bytes())
         add_namespace(made, "12345", "free", listing)
@@ -65,13 +67,13 @@ def rewrite(registry: Registry, order: Rewrite = ORDER, who: Identity = OPERATOR
     total = sum(bool(each.changes) for each in rewriting.preview(registry, order, who))
     operation = rewriting.begin(registry, order, who, "cli", note, total)
     assert all(step.total == total for step in rewriting.run(registry, operation, who))
-    return units.found(registry, who, operation.id)
+    return jobs.found(registry, who, operation.id)
 
 
 def undo(registry: Registry, operation: Operation, who: Identity = OPERATOR) -> Operation:
     begun = undoing.begin(registry, operation.id, who, "cli")
     list(undoing.run(registry, begun, who))
-    return units.found(registry, who, begun.id)
+    return jobs.found(registry, who, begun.id)
 
 
 def held(registry: Registry, name: str) -> tuple[State, list[tuple[str, str]]]:
@@ -180,13 +182,13 @@ def test_two_who_go_on_at_the_same_time_move_each_name_once(here: Registry) -> N
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
     assert leads(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
-    assert units.found(here, OPERATOR, operation.id).done == 10
+    assert jobs.found(here, OPERATOR, operation.id).done == 10
 
 
 def test_a_step_has_fewer_records_where_they_are_large(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others cannot write meanwhile."""
-    monkeypatch.setattr(units, "CHUNK", 100)
-    monkeypatch.setattr(units, "CHUNK_OCTETS", 10_000)
+    monkeypatch.setattr(jobs, "CHUNK", 100)
+    monkeypatch.setattr(jobs, "CHUNK_OCTETS", 10_000)
     names = [f"12345/{number:02}" for number in range(12)]
     for number, name in enumerate(names):
         large = value(2, "x" * (4_000 if number < 8 else 30_000), type_="DESC")
@@ -278,9 +280,9 @@ def test_the_first_record_that_may_not_be_changed_ends_it_and_it_can_be_gone_on_
     operation = rewriting.begin(here, ORDER, LISTER, "cli", "", 6)
     with pytest.raises(Refused, match="MODIFY_VALUE"):
         list(rewriting.run(here, operation, LISTER))
-    stopped = units.found(here, LISTER, units.LAST)
+    stopped = jobs.found(here, LISTER, jobs.LAST)
     assert (stopped.done, stopped.total, stopped.ended) == (4, 6, 0)
-    assert [each.id for each in units.listed(here, STRANGER)] == []
+    assert [each.id for each in jobs.listed(here, STRANGER)] == []
     for name in (operation.id, "nothing"):
         with pytest.raises(Refused, match=f"there is no operation {name}"):
             resume(here, name, STRANGER)
@@ -316,7 +318,7 @@ def test_an_undo_makes_everything_what_it_was_by_new_entries(here: Registry) -> 
         undo(here, operation)
     again = undo(here, undone)
     assert leads(here, names[4]) == ["https://new.example/x/12345/04"]
-    assert units.Undos.of(here, undone.id).standing(undone.id) == again.id
+    assert jobs.Undos.of(here, undone.id).standing(undone.id) == again.id
     verify(here.ledger.log)
 
 
@@ -372,7 +374,7 @@ def test_a_change_that_comes_while_it_is_undone_ends_it(here: Registry) -> None:
         resume(here, begun.id, OPERATOR)
     assert [each.handle for each in caught.value.obstacles] == [names[0]], "what is undone already can be changed"
     put(here, *BOTH, *old_values(here, operation, names[0]), name=names[0])
-    assert units.found(here, OPERATOR, begun.id).ended == 0
+    assert jobs.found(here, OPERATOR, begun.id).ended == 0
     assert undoing_later(here, operation) == [names[0]]
 
 
@@ -396,19 +398,19 @@ def test_two_who_undo_at_the_same_time_do_one_undo(here: Registry, monkeypatch: 
     begun: list[Operation] = []
 
     def begin_between(*arguments: object) -> Operation:
-        monkeypatch.setattr(units, "begin", begin)
+        monkeypatch.setattr(jobs, "begin", begin)
         begun.append(undoing.begin(here, operation.id, OPERATOR, "cli"))
         return begin(*arguments, total=20, undoes=operation.id)  # type: ignore[arg-type]
 
-    begin = units.begin
-    monkeypatch.setattr(units, "begin", lambda *arguments, **_: begin_between(*arguments))
+    begin = jobs.begin
+    monkeypatch.setattr(jobs, "begin", lambda *arguments, **_: begin_between(*arguments))
     begun.append(undoing.begin(here, operation.id, OPERATOR, "cli"))
     assert begun[0].id == begun[1].id
     at_work = [undoing.run(here, each, OPERATOR) for each in begun]
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
     assert [held(here, name) for name in names] == before
-    assert units.found(here, OPERATOR, begun[0].id).done == 20
+    assert jobs.found(here, OPERATOR, begun[0].id).done == 20
 
 
 def test_what_is_being_undone_is_not_gone_on_with(here: Registry) -> None:
@@ -422,7 +424,7 @@ def test_what_is_being_undone_is_not_gone_on_with(here: Registry) -> None:
         next(running)
     with pytest.raises(Refused, match=f"{operation.id} was undone by {undone.id}"):
         resume(here, operation.id, OPERATOR)
-    assert (units.found(here, OPERATOR, operation.id).ended > 0, undone.done) == (True, 4)
+    assert (jobs.found(here, OPERATOR, operation.id).ended > 0, undone.done) == (True, 4)
     assert [held(here, name) for name in names] == before
 
 
@@ -433,10 +435,10 @@ def test_an_undo_that_was_undone_counts_no_more(here: Registry) -> None:
     moved = [held(here, name) for name in names]
     first = undo(here, operation)
     again = undo(here, first)
-    assert [units.Undos.of(here, each.id).standing(each.id) for each in (operation, first)] == [None, again.id]
+    assert [jobs.Undos.of(here, each.id).standing(each.id) for each in (operation, first)] == [None, again.id]
     second = undo(here, operation)
     assert (second.id != first.id, second.done, [held(here, name) for name in names]) == (True, 6, before)
-    assert units.Undos.of(here, operation.id).standing(operation.id) == second.id
+    assert jobs.Undos.of(here, operation.id).standing(operation.id) == second.id
     undo(here, second)
     assert [held(here, name) for name in names] == moved
     put(here, *BOTH, value(1, "https://third.example/"), name=names[0])
@@ -492,9 +494,9 @@ def test_who_may_not_undo_a_unit_does_not_end_it(here: Registry) -> None:
     with pytest.raises(Refused) as caught:
         undoing.begin(here, operation.id, SERVER, "cli")
     assert caught.value.code is ResponseCode.INVALID_ADMIN
-    assert len(list(units.listed(here, OPERATOR))) == 1
+    assert len(list(jobs.listed(here, OPERATOR))) == 1
     list(running)
-    assert units.found(here, LISTER, operation.id).done == 10
+    assert jobs.found(here, LISTER, operation.id).done == 10
     assert all(lead.startswith("https://new.example/") for lead in leads(here, *names))
 
 
@@ -506,10 +508,10 @@ def test_a_minted_name_becomes_a_tombstone_and_a_reserved_one_stays(here: Regist
             if not reserve
             else Mint(Maker.of(here), "12345/r-", 5, reserve=True, owner=ValueRef(100, "0.NA/12345"))
         )
-        unit = units.begin(here, "mint", {"prefix": "12345"}, OPERATOR, "cli", total=5)
+        unit = jobs.begin(here, "mint", {"prefix": "12345"}, OPERATOR, "cli", total=5)
         made = [name for each in mint(here, order, OPERATOR, "cli", step_of=unit.id) for name in each.handles]
-        units.finish(here, unit)
-        undone = undo(here, units.found(here, OPERATOR, unit.id))
+        jobs.finish(here, unit)
+        undone = undo(here, jobs.found(here, OPERATOR, unit.id))
         assert undone.done == (0 if reserve else 5)
         wanted = State.RESERVED if reserve else State.TOMBSTONE
         assert [held(here, str(name))[0] for name in made] == [wanted] * 5
@@ -528,17 +530,17 @@ def test_a_transfer_is_an_operation_and_can_be_undone(here: Registry) -> None:
     assert undo(here, unit).done == 5
     with here.facts() as facts:
         assert [each.index for each in facts.held(Handle.parse(names[0])).values] == [1, 2, 100, 101]
-    broken = units.begin(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
+    broken = jobs.begin(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
     with pytest.raises(Refused, match=f"what {broken.id} is about cannot be read"):
         list(resume(here, broken.id, OPERATOR)[1])
-    other = units.begin(here, "mint", {}, OPERATOR, "cli")
+    other = jobs.begin(here, "mint", {}, OPERATOR, "cli")
     with pytest.raises(Refused, match="by doing it again"):
         resume(here, other.id, OPERATOR)
 
 
 def test_names_that_were_unpublished_or_deleted_come_back_as_they_were(here: Registry) -> None:
     fill(here, 3)
-    unit = units.begin(here, "test", {}, OPERATOR, "cli")
+    unit = jobs.begin(here, "test", {}, OPERATOR, "cli")
     with here.facts() as facts:
         drafts = [facts.held(Handle.parse(f"12345/0{number}")) for number in range(3)]
     states = (State.UNPUBLISHED, State.ABSENT, State.TOMBSTONE)
@@ -563,14 +565,14 @@ def test_which_entries_belong_to_an_operation() -> None:
 
 def test_an_operation_that_has_ended_takes_no_more_steps(registry: Registry) -> None:
     log = registry.ledger.log
-    unit = units.begin(registry, "test", {}, OPERATOR, "cli")
+    unit = jobs.begin(registry, "test", {}, OPERATOR, "cli")
 
     def append(name: str) -> object:
         draft = Draft(Action.CREATE, State.NORMAL, "12345/x", "cli", "local:a")
         return registry.ledger.append(Append(draft, operation=name))[0]
 
     assert isinstance(append(unit.id), Appended)
-    units.end(registry, unit)
+    jobs.end(registry, unit)
     with log.reading() as reading:
         size = reading.size
     for name in (unit.id, "unknown"):
@@ -582,15 +584,15 @@ def test_an_operation_that_has_ended_takes_no_more_steps(registry: Registry) -> 
 
 
 def test_an_operation_of_which_nothing_was_done_is_forgotten(here: Registry) -> None:
-    unit = units.begin(here, "mint", {}, OPERATOR, "cli")
-    units.finish(here, unit)
+    unit = jobs.begin(here, "mint", {}, OPERATOR, "cli")
+    jobs.finish(here, unit)
     assert find(here.ledger.log, unit.id) is None
 
 
 def test_operations_are_listed_page_by_page(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.ledger.store.jobs.PAGE", 2)
-    made = {units.begin(here, "test", {"n": number}, OPERATOR, "cli").id for number in range(5)}
-    assert [each.id for each in units.listed(here, OPERATOR)] == sorted(made, reverse=True), "all began at one moment"
+    made = {jobs.begin(here, "test", {"n": number}, OPERATOR, "cli").id for number in range(5)}
+    assert [each.id for each in jobs.listed(here, OPERATOR)] == sorted(made, reverse=True), "all began at one moment"
 
 
 def test_operations_are_part_of_every_backup(here: Registry, tmp_path: Path) -> None:
@@ -613,15 +615,15 @@ def test_operations_are_part_of_every_backup(here: Registry, tmp_path: Path) -> 
 
 
 def test_both_back_ends_keep_operations(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "CHUNK", 3)
+    monkeypatch.setattr(jobs, "CHUNK", 3)
     add_namespace(registry, "12345", "free")
     names = fill(registry, 7)
     operation = rewrite(registry)
     undone = undo(registry, operation)
     assert (operation.done, undone.done, leads(registry, names[6])) == (7, 7, ["http://old.example/12345/06"])
-    assert [each.id for each in units.listed(registry, OPERATOR)] == sorted([operation.id, undone.id], reverse=True)
-    units.finish(registry, units.begin(registry, "test", {}, OPERATOR, "cli"))
-    assert len(list(units.listed(registry, OPERATOR))) == 2
+    assert [each.id for each in jobs.listed(registry, OPERATOR)] == sorted([operation.id, undone.id], reverse=True)
+    jobs.finish(registry, jobs.begin(registry, "test", {}, OPERATOR, "cli"))
+    assert len(list(jobs.listed(registry, OPERATOR))) == 2
     verify(registry.ledger.log)
 
 

@@ -7,14 +7,16 @@ import pytest
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Operation
 from perseid.records.value import ValueRef
-from perseid.registry import rewriting, undoing, units
+from perseid.registry.commands.records import Add, Remove
 from perseid.registry.identity import Identity, KeyHolder, Proof
-from perseid.registry.operations import Add, Remove
+from perseid.registry.jobs import jobs as units
+from perseid.registry.jobs import rewrite
+from perseid.registry.jobs import undo as undoing
+from perseid.registry.jobs.jobs import Undos
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.units import Undos
 from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
 from tests.registry.tokened import ANN, BEA, RULES, SERVER, furnish, movable, scope, shown
 
@@ -34,8 +36,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 def begun(registry: Registry, who: Identity, steps: int = 1) -> Operation:
     """A unit of which so many steps were taken."""
-    unit = rewriting.begin(registry, ORDER, who, "http", "", 6)
-    running = rewriting.run(registry, unit, who)
+    unit = rewrite.begin(registry, ORDER, who, "http", "", 6)
+    running = rewrite.run(registry, unit, who)
     for _ in range(steps):
         next(running)
     return unit

@@ -6,16 +6,18 @@ import pytest
 
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import authorisation, rewriting, transferring, units
+from perseid.registry.access import authorization
+from perseid.registry.commands.records import Create, Modify
+from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
-from perseid.registry.operations import Create, Modify
+from perseid.registry.jobs import jobs, transfer
+from perseid.registry.jobs import rewrite as rewriting
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.transfer import Planned, TransferAll
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.transfer import Transfer
-from perseid.registry.transferring import Planned, TransferAll
 from tests.registry.handing import hand_over
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 from tests.registry.test_units import rewrite, undo
@@ -30,8 +32,8 @@ SIZES = {"a": 9, "b": 12, "c": 3, "d": 17, "e": 19}
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(authorisation, "MAX_GROUP_LOOKUPS", MOST)
-    monkeypatch.setattr(units, "MANY_LOOKUPS", MOST // 2)
+    monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", MOST)
+    monkeypatch.setattr(jobs, "MANY_LOOKUPS", MOST // 2)
     with registry_in_memory() as made:
         add_namespace(made, "10.1", "free", admin(100, "300:10.9/alice"))
         add_namespace(made, "10.2", "free")
@@ -99,7 +101,7 @@ def preview(registry: Registry, what: TransferAll, who: Identity) -> list[Planne
     after: tuple[int, bytes] | None = None
     while True:
         with registry.facts() as facts:
-            page = transferring.planned(Context(facts, who, "cli", registry.now()), what, after)
+            page = transfer.planned(Context(facts, who, "cli", registry.now()), what, after)
         found += page.items
         after = page.following
         if after is None:
@@ -114,11 +116,11 @@ def test_what_has_to_be_seen_first_takes_nothing_from_a_record(registry: Registr
         registry.do(Create(handle(f"{prefix}/x"), (costly(registry, f"x{number}", 18),)), OPERATOR, "cli")
     order = TransferAll("10.1", TO_BOB, derived=True)
     assert len([each for each in preview(registry, order, ALICE) if each.refused is None]) == 6 + 2 * len(below)
-    unit = transferring.begin(registry, order, ALICE, "cli")
-    running = transferring.run(registry, unit, ALICE)
+    unit = transfer.begin(registry, order, ALICE, "cli")
+    running = transfer.run(registry, unit, ALICE)
     next(running)
     list(resume(registry, unit.id, ALICE)[1])
-    assert units.found(registry, ALICE, unit.id).done == 6 + 2 * len(below)
+    assert jobs.found(registry, ALICE, unit.id).done == 6 + 2 * len(below)
 
 
 @pytest.mark.parametrize("costs", [False, True])
@@ -130,7 +132,7 @@ def test_what_takes_more_than_a_request_may_search_is_denied_as_anywhere(registr
     unit = rewriting.begin(registry, ORDER, ALICE, "cli", "", 6)
     with pytest.raises(Refused, match=r"may not modify values of 10\.1/z"):
         list(rewriting.run(registry, unit, ALICE))
-    assert units.found(registry, ALICE, unit.id).done == 5
+    assert jobs.found(registry, ALICE, unit.id).done == 5
     with pytest.raises(Refused, match=r"may not modify values of 10\.1/z"):
         list(resume(registry, unit.id, ALICE)[1])
     with pytest.raises(Refused, match=r"may not transfer 10\.1/z"):
@@ -142,7 +144,7 @@ def test_a_commit_searches_no_more_than_it_may_but_for_its_first_record(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[int] = []
-    authorise = authorisation.authorise
+    authorise = authorization.authorise
 
     def counted(*asked: object) -> object:
         before = asked[-1].lookups  # type: ignore[attr-defined]

@@ -10,19 +10,19 @@ from perseid.ledger.log.requests import Append, Outcome, Request
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.authorisation import MAX_GROUP_LOOKUPS, Settings
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, Settings
+from perseid.registry.access.permissions import list_handles
+from perseid.registry.commands.create_namespace import KeepPrefixHandle
+from perseid.registry.commands.lifecycle import Publish
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Context
-from perseid.registry.demands import list_handles
-from perseid.registry.facts import MAX_ANCESTORS, Rules
-from perseid.registry.founding import KeepPrefixHandle
-from perseid.registry.life import Publish
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import MAX_ANCESTORS, Rules
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import (
     NOBODY,

@@ -18,13 +18,14 @@ from perseid.ledger.log.requests import Append, Appended
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Operation
 from perseid.ledger.verify import verify
-from perseid.registry import rewriting, undoing, units
-from perseid.registry.facts import Rules
-from perseid.registry.operations import Home
+from perseid.registry.commands.records import Home
+from perseid.registry.jobs import jobs as units
+from perseid.registry.jobs import rewrite, undo
+from perseid.registry.jobs.jobs import Progress
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.registry import Registry
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Rewrite
-from perseid.registry.units import Progress
+from perseid.registry.snapshot import Rules
 from tests.ledger.crash import Place, sqlite_place
 from tests.ledger.ledgers import SIGNER, log_of_today, open_store, url
 from tests.registry.registries import OPERATOR
@@ -50,16 +51,16 @@ def fill(place: Place, records: int) -> None:
 
 def begin_rewrite(records: int) -> Begin:
     def begin(registry: Registry) -> tuple[Operation, Iterator[Progress]]:
-        operation = rewriting.begin(registry, ORDER, OPERATOR, "cli", "", records)
-        return operation, rewriting.run(registry, operation, OPERATOR)
+        operation = rewrite.begin(registry, ORDER, OPERATOR, "cli", "", records)
+        return operation, rewrite.run(registry, operation, OPERATOR)
 
     return begin
 
 
 def begin_undo(name: str) -> Begin:
     def begin(registry: Registry) -> tuple[Operation, Iterator[Progress]]:
-        operation = undoing.begin(registry, name, OPERATOR, "cli")
-        return operation, undoing.run(registry, operation, OPERATOR)
+        operation = undo.begin(registry, name, OPERATOR, "cli")
+        return operation, undo.run(registry, operation, OPERATOR)
 
     return begin
 

@@ -10,12 +10,12 @@ from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry.facts import Rules
 from perseid.registry.identity import Anonymous
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Referred, Refused
+from perseid.registry.snapshot import Rules
 from perseid.serve.answering import WRONG_SERVER, Answerer, Settings
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

@@ -9,14 +9,14 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry.facts import Rules
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalOperator
-from perseid.registry.installation import Installation, create
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import Installation, create
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, with_group
+from perseid.registry.snapshot import Rules
 
 PREFIX: Final = "12345"
 SECRET: Final = "a-secret-of-the-tests"

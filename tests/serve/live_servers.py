@@ -23,13 +23,13 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
-from perseid.registry.facts import Rules
+from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import LocalOperator
-from perseid.registry.installation import Installation, create
-from perseid.registry.operations import Create, Home
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import Installation, create
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.setup import make_root
+from perseid.registry.snapshot import Rules
 from perseid.wire.client import Answer
 from perseid.wire.codes import OpCode, OpFlag
 from perseid.wire.fragments import packet_count

@@ -22,9 +22,9 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import DhPublicKey
-from perseid.registry.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create
-from perseid.registry.site_files import SERVER_KEY as SERVER_KEY_FILE
-from perseid.registry.site_files import SITE_BINARY
+from perseid.registry.installation.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create
+from perseid.registry.installation.site import SERVER_KEY as SERVER_KEY_FILE
+from perseid.registry.installation.site import SITE_BINARY
 from perseid.wire.challenges import answer_with_key, answer_with_secret
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from perseid.registry.installation import Installation
+from perseid.registry.installation.installation import Installation
 from tests.serve.faults.history import Outcome, State
 from tests.serve.faults.machine import Memory, descriptors, eventually, memory, named, processes
 from tests.serve.faults.network import BadNetwork

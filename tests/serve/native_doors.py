@@ -21,10 +21,10 @@ from perseid.records.admin import Admin, ValueList
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.registry.authorisation import Settings
-from perseid.registry.facts import Rules
-from perseid.registry.operations import Create, Home
+from perseid.registry.access.authorization import Settings
+from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer
 from perseid.serve.native_steps import Served

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 from perseid.serve import budgets as module
 from perseid.serve.budgets import (
     BURST_SECONDS,

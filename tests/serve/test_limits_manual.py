@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perseid.registry.config_limits import LIMITS
-from perseid.registry.policy_text import toml
+from perseid.registry.installation.setting_limits import LIMITS
+from perseid.registry.policy.text import toml
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
 CONSTANTS = re.findall(r"^\| `(perseid\.[\w.]+)\.([A-Z_0-9]+)` \| ([\d,.]+) \| (.+) \|$", MANUAL, re.MULTILINE)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry.config_keys import LogFormat
+from perseid.registry.installation.setting_keys import LogFormat
 from perseid.serve import logs
 from perseid.serve.log_output import MAX_LINE, Output
 from perseid.serve.logs import LineFormatter, LineHandler, Log, Style, fields

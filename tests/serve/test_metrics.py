@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from perseid.records.site import Transport
-from perseid.registry.installation import Installation
+from perseid.registry.installation.installation import Installation
 from perseid.serve.control_counts import ControlCounts, Histogram
 from perseid.serve.counters import Board
 from perseid.serve.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table

@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 from perseid.serve import metrics_listener
 from perseid.serve.control_counts import ControlCounts
 from perseid.serve.counters import Board

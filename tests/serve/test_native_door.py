@@ -12,10 +12,10 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.site import MIRROR, Purpose, Transport
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.identity import Anonymous
-from perseid.registry.operations import Create, Delete, Home
+from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query
 from perseid.registry.results import Refused
 from perseid.serve.native import DoorSettings, NativeDoor
 from perseid.serve.native_steps import Guess, Kind, Work

@@ -26,10 +26,10 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.registry.facts import Rules
-from perseid.registry.minting import MustWait
-from perseid.registry.operations import Create, Modify
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_failures import MAX_TEXT, Busy, failure
 from perseid.serve.native_steps import Kind, Served, Work, drive_in_loop

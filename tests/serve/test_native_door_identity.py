@@ -8,7 +8,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.operations import Create, Delete, Home, Modify, Remove
+from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.serve.native import DoorSettings, NativeDoor
 from perseid.serve.native_identity import MAX_KEYS

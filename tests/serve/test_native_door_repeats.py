@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import Permission
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_repeats import LIFE, MAX_REPLY, Key, Repeats, key_of_frame

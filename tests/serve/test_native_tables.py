@@ -4,7 +4,7 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 from perseid.serve.native import NativeDoor
 from perseid.serve.native_protocol import NativeServer
 from perseid.serve.native_tables import Challenges, Sizes, Unfinished

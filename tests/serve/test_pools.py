@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perseid.records.site import Transport
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Guess, Kind, Work
 from perseid.serve.pools import NICE, THREADS, Figures, Pools

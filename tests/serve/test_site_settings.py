@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from perseid.records.site import MIRROR, HashOption, Transport
 from perseid.records.value import Value
-from perseid.registry.config import Config
-from perseid.registry.facts import Rules
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.settings import Config
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.answering import Settings
 from perseid.serve.answering_text import settings_from_json, settings_to_json
 from perseid.serve.native import DoorSettings, NativeDoor

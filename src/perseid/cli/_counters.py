@@ -21,9 +21,9 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.pattern import Pattern
 from perseid.names.suffix_scheme import Scheme, Source
-from perseid.registry.facts import Facts
-from perseid.registry.namespaces import checked_prefix, namespaces
-from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.commands.namespaces import checked_prefix, namespaces
+from perseid.registry.policy.text import InvalidPolicy
+from perseid.registry.snapshot import Facts
 
 from ._place import Place, named
 

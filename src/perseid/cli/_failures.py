@@ -25,8 +25,8 @@ _CODES_FAILED: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
 _FAILURES: Final = (
     ("perseid.records.errors", "RecordProblem"),
     ("perseid.ledger.errors", "LedgerError"),
-    ("perseid.registry.config", "InvalidConfig"),
-    ("perseid.registry.policy_text", "InvalidPolicy"),
+    ("perseid.registry.installation.settings", "InvalidConfig"),
+    ("perseid.registry.policy.text", "InvalidPolicy"),
 )
 
 

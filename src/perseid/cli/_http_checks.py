@@ -6,11 +6,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perseid.registry.certificates import SOON, Credentials, find
-from perseid.registry.config import Config
-from perseid.registry.config_http import Listen
-from perseid.registry.installation import InstallationProblem
-from perseid.registry.site_files import identify
+from perseid.registry.installation.certificates import SOON, Credentials, find
+from perseid.registry.installation.installation import InstallationProblem
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import identify
 
 from ._findings import Finding, Level
 

@@ -26,12 +26,12 @@ from perseid.names.uri import Reference, parse_human
 from perseid.records.errors import InvalidData
 from perseid.records.value import ValueRef, ref_from_text
 from perseid.registry.context import Operation, over_long
-from perseid.registry.facts import Rules
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof
-from perseid.registry.installation import Installation
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Changed
+from perseid.registry.snapshot import Rules
 from perseid.registry.veil import keeping_past
 
 from ._directory import Directory, directory_of

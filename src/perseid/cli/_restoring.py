@@ -14,14 +14,14 @@ from perseid.ledger.log.record_keys import POLICY
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.names.allocator import DEFAULT_MAX_AHEAD
-from perseid.registry.config import FILE_NAME, Config, template
-from perseid.registry.config_kinds import masked
-from perseid.registry.facts import POLICY_TYPE
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, explaining, new_log, open_store
-from perseid.registry.placement import place, remove, workplace, write
-from perseid.registry.policy import Policy
-from perseid.registry.policy_text import InvalidPolicy
-from perseid.registry.site_making import write_new
+from perseid.registry.installation.files import place, remove, workplace, write
+from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, explaining, new_log, open_store
+from perseid.registry.installation.setting_kinds import masked
+from perseid.registry.installation.settings import FILE_NAME, Config, template
+from perseid.registry.installation.site_setup import write_new
+from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.text import InvalidPolicy
+from perseid.registry.snapshot import POLICY_TYPE
 
 _SEED_OCTETS: Final = 32
 _POLICY_OCTETS: Final = POLICY.encode()

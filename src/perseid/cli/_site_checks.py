@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perseid.records.site import Server, Transport
-from perseid.registry.config import Config
-from perseid.registry.config_http import Listen
-from perseid.registry.installation import KEYS_NAME, InstallationProblem
-from perseid.registry.placement import OTHERS_READ
-from perseid.registry.site_files import (
+from perseid.registry.installation.files import OTHERS_READ
+from perseid.registry.installation.installation import KEYS_NAME, InstallationProblem
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import (
     NEXT_SERVER_KEY,
     PUBLIC_KEY,
     ROTATE,

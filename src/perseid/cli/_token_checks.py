@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from perseid.ledger.log.signing import branch_of
-from perseid.registry.tokens import DAY, Listed
+from perseid.registry.access.tokens import DAY, Listed
 
 from ._findings import Finding, Level
 from ._place import Place

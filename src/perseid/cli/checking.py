@@ -21,13 +21,19 @@ from perseid.ledger.store.directory import prepare
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.proof.verifier import InvalidProof, open_checkpoint
-from perseid.registry.config import FILE_NAME, Config, InvalidConfig
-from perseid.registry.facts import Facts
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, NoInstallation
-from perseid.registry.namespaces import namespaces
-from perseid.registry.policy import Policy
-from perseid.registry.policy_text import InvalidPolicy
-from perseid.registry.type_registry import type_refusals
+from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.installation.installation import (
+    CHECKPOINT_KEY,
+    KEYS_NAME,
+    NEXT_CHECKPOINT_KEY,
+    Installation,
+    NoInstallation,
+)
+from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig
+from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.text import InvalidPolicy
+from perseid.registry.policy.types import type_refusals
+from perseid.registry.snapshot import Facts
 
 from ._counters import counters, how_to_reopen
 from ._findings import Finding, Level, is_wrong

@@ -11,7 +11,7 @@ from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
 from perseid.registry.context import Context
-from perseid.registry.qr import MAX_SCALE, Drawing, Qr
+from perseid.registry.queries.qr import MAX_SCALE, Drawing, Qr
 
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, asked_for, opened

@@ -12,15 +12,15 @@ from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, parse_json
 from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
+from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.commands.records import Create
 from perseid.registry.context import not_found
-from perseid.registry.finding import find
-from perseid.registry.namespaces import namespaces
-from perseid.registry.operations import Create
-from perseid.registry.past import MAX_PAGE
-from perseid.registry.past_names import list_handles
+from perseid.registry.policy.types import Registered, definition_values, registered
+from perseid.registry.queries.find import find
+from perseid.registry.queries.history import MAX_PAGE
+from perseid.registry.queries.listing import list_handles
 from perseid.registry.results import Refused
 from perseid.registry.searching import Search
-from perseid.registry.type_registry import Registered, definition_values, registered
 
 from ._failures import NOT_FOUND
 from ._help import Group

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from perseid.registry.commands.lifecycle import Publish, Unpublish
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.records import Delete, Remove
+from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Operation
 from perseid.registry.given import placed
-from perseid.registry.life import Publish, Unpublish
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.operations import Delete, Remove
 from perseid.registry.registry import Registry
 from perseid.registry.results import Explained
-from perseid.registry.transfer import Transfer
 
 from ._failures import NOT_FOUND, REFUSED, is_not_found
 from ._help import Group

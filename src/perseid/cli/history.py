@@ -20,10 +20,12 @@ from perseid.records.encoding import to_base64
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
-from perseid.registry import past, past_names, proving
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME
-from perseid.registry.past import MAX_PAGE, Version, moment
-from perseid.registry.past_names import Logged
+from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
+from perseid.registry.queries import history as past
+from perseid.registry.queries import listing
+from perseid.registry.queries import prove as proving
+from perseid.registry.queries.history import MAX_PAGE, Version, moment
+from perseid.registry.queries.listing import Logged
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import ActingAs, Directory, Name, Place, asked_for, directory_of, opened
@@ -250,7 +252,7 @@ def _print_log(place: Place, after: int, json: bool) -> int:
     more = True
     while more:
         with place.registry.facts() as facts:
-            page = past_names.log(facts, place.who, after, MAX_PAGE)
+            page = listing.log(facts, place.who, after, MAX_PAGE)
         for logged in page.items:
             _print_logged(logged, json)
         after, more = page.last, page.more

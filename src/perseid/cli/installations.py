@@ -14,16 +14,22 @@ import typer
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import parse_human
 from perseid.records.value import ValueRef
-from perseid.registry import installation as installations
-from perseid.registry.config import FILE_NAME, Config
-from perseid.registry.demo import add_demonstration
-from perseid.registry.installation import ANSWERS_NAME, KEYS_NAME, LEDGER_NAME, Installation, NoInstallation
-from perseid.registry.namespaces import AddNamespace, Namespace, checked_prefix
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_text import toml
+from perseid.registry.commands.namespaces import AddNamespace, Namespace, checked_prefix
+from perseid.registry.installation import installation as installations
+from perseid.registry.installation.installation import (
+    ANSWERS_NAME,
+    KEYS_NAME,
+    LEDGER_NAME,
+    Installation,
+    NoInstallation,
+)
+from perseid.registry.installation.settings import FILE_NAME, Config
+from perseid.registry.installation.setup import add_demonstration
+from perseid.registry.installation.site import SITE_NAMES
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.text import toml
 from perseid.registry.registry import Registry
 from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, new_secret, with_group
-from perseid.registry.site_files import SITE_NAMES
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, registry_of

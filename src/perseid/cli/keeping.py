@@ -16,9 +16,9 @@ from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.views.sql import rebuild as rebuild_view
-from perseid.registry.config import FILE_NAME
-from perseid.registry.installation import Installation
-from perseid.registry.site_files import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
+from perseid.registry.installation.installation import Installation
+from perseid.registry.installation.settings import FILE_NAME
+from perseid.registry.installation.site import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
 from . import checking, keys
 from ._counters import how_to_reopen, reopened

@@ -29,10 +29,16 @@ from perseid.ledger.log.signing import WrongKey, key_change
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import sync_directory
 from perseid.proof.verifier import LogKey
-from perseid.registry.installation import CHECKPOINT_KEY, KEYS_NAME, NEXT_CHECKPOINT_KEY, Installation, settings_of
-from perseid.registry.placement import InstallationProblem, write
-from perseid.registry.site_files import fingerprint, identify
-from perseid.registry.site_making import rotate as rotate_server
+from perseid.registry.installation.files import InstallationProblem, write
+from perseid.registry.installation.installation import (
+    CHECKPOINT_KEY,
+    KEYS_NAME,
+    NEXT_CHECKPOINT_KEY,
+    Installation,
+    settings_of,
+)
+from perseid.registry.installation.site import fingerprint, identify
+from perseid.registry.installation.site_setup import rotate as rotate_server
 
 from ._help import Group
 from ._lazy import command

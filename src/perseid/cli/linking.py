@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perseid.registry.transfer import Linked, LinkMetadata, LinkVersion
+from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
 
 from ._help import Group
 from ._lazy import command

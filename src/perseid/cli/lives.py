@@ -7,13 +7,13 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.ledger.store.jobs import Operation
-from perseid.registry import transferring
-from perseid.registry.demands import shown
-from perseid.registry.life import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.past import history
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.transfer import Transfer
+from perseid.registry.jobs import transfer as transferring
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.queries.history import history
 from perseid.registry.results import Refused
-from perseid.registry.transfer import Transfer
-from perseid.registry.transferring import TransferAll
 from perseid.wire.codes import ResponseCode
 
 from ._output import AsJson, hint, print_facts, print_json

@@ -18,11 +18,11 @@ from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.value import DEFAULT_TTL, Value
-from perseid.registry import units
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.minting import mint as minted
+from perseid.registry.commands.namespaces import checked_prefix
 from perseid.registry.given import Given, placed
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.minting import mint as minted
-from perseid.registry.namespaces import checked_prefix
+from perseid.registry.jobs import jobs
 from perseid.registry.results import Minted, Refused
 
 from ._counters import how_to_reopen
@@ -194,11 +194,11 @@ def _unit(place: Place, order: Mint, note: str) -> Iterator[str]:
         yield ""
         return
     asked: dict[str, object] = {"prefix": order.where, "count": order.count, "reserve": order.reserve}
-    unit = units.begin(place.registry, "mint", asked, place.who, DOOR, note, total=order.count * order.names_each)
+    unit = jobs.begin(place.registry, "mint", asked, place.who, DOOR, note, total=order.count * order.names_each)
     try:
         yield unit.id
     finally:
-        units.finish(place.registry, unit)
+        jobs.finish(place.registry, unit)
 
 
 def _stays(done: int, order: Mint) -> str:

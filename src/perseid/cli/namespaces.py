@@ -16,7 +16,10 @@ from perseid.ledger.errors import LedgerError
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule
 from perseid.records.value import ValueRef
-from perseid.registry.namespace_views import (
+from perseid.registry.commands.namespaces import AddNamespace, Namespace, SetPolicy
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.text import InvalidPolicy
+from perseid.registry.queries.namespaces import (
     ChangePolicy,
     administrators_of,
     all_rules,
@@ -26,9 +29,6 @@ from perseid.registry.namespace_views import (
     listed_prefixes,
     summary,
 )
-from perseid.registry.namespaces import AddNamespace, Namespace, SetPolicy
-from perseid.registry.policy import PROFILES, Policy
-from perseid.registry.policy_text import InvalidPolicy
 from perseid.registry.setup import add_namespace, administered_by, with_group
 
 from ._help import Group

@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from perseid.registry.commands.records import Delete, Remove
 from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven
-from perseid.registry.operations import Delete, Remove
-from perseid.registry.past import MAX_PAGE
-from perseid.registry.past_names import list_handles
+from perseid.registry.queries.history import MAX_PAGE
+from perseid.registry.queries.listing import list_handles
 
 from ._output import AsJson, print_json
 from ._place import ActingAs, Directory, KeepPast, Name, Note, Prefix, named, opened, show_changed

@@ -14,12 +14,12 @@ from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record
 from perseid.records.value import Value
 from perseid.registry.about import authority_of
-from perseid.registry.aliases import followed
-from perseid.registry.authority_metadata import AuthorityMetadata
 from perseid.registry.context import Context
-from perseid.registry.past import as_of, moment
-from perseid.registry.resolving import Query
-from perseid.registry.resolving import resolve as resolved
+from perseid.registry.policy.aliases import followed
+from perseid.registry.policy.authority_metadata import AuthorityMetadata
+from perseid.registry.queries.history import as_of, moment
+from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.resolve import resolve as resolved
 from perseid.registry.results import Resolved
 
 from ._output import AsJson, hint, print_json

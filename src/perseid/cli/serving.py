@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.registry.config import FILE_NAME, Config
-from perseid.registry.config_http import Listen
-from perseid.registry.config_keys import MAX_RESOLVERS, variable_of
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_of
+from perseid.registry.installation.settings import FILE_NAME, Config
 from perseid.serve.supervisor import Plan
 
 from ._directory import Directory, directory_of
@@ -95,7 +95,7 @@ def serve(  # noqa: PLR0913 - options
 
         init(target, demo=True, json=json)
     if not (target / FILE_NAME).is_file():
-        from perseid.registry.installation import NoInstallation  # noqa: PLC0415
+        from perseid.registry.installation.installation import NoInstallation  # noqa: PLC0415
 
         raise NoInstallation(target)
     found = Config.load(target, os.environ)

@@ -9,12 +9,14 @@ import typer
 from perseid.ledger.store.jobs import Operation
 from perseid.names.errors import quoted
 from perseid.records.json_parsing import JsonObject
-from perseid.registry import rewriting, undoing, units
-from perseid.registry.demands import shown
-from perseid.registry.resuming import resume
-from perseid.registry.rewriting import Planned, Rewrite
-from perseid.registry.undoing import InTheWay
-from perseid.registry.units import Progress, Undos
+from perseid.registry.access.permissions import shown
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs import rewrite as rewriting
+from perseid.registry.jobs import undo as undoing
+from perseid.registry.jobs.jobs import Progress, Undos
+from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs.rewrite import Planned, Rewrite
+from perseid.registry.jobs.undo import InTheWay
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Note, Place, opened
@@ -111,7 +113,7 @@ def undo(
         perseid undo last --yes
     """
     with opened(directory, acting_as) as place:
-        meant = units.found(place.registry, place.who, operation)
+        meant = jobs.found(place.registry, place.who, operation)
         if not yes:
             confirm(f"{_described(meant)}: {meant.done:,} changes are taken back. Go on?")
         try:
@@ -131,7 +133,7 @@ def operations(
     ] = What.LIST,
     operation: Annotated[
         str, typer.Argument(metavar="OPERATION", help="The name of an operation; default the last one.")
-    ] = units.LAST,
+    ] = jobs.LAST,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -149,14 +151,14 @@ def operations(
     with opened(directory, acting_as) as place:
         if what is What.LIST:
             undos = Undos.all(place.registry)
-            for each in units.listed(place.registry, place.who):
+            for each in jobs.listed(place.registry, place.who):
                 if json:
                     print_json(_document(each, undos))
                 else:
                     typer.echo(f"{each.id}  {short_time(each.begun)}  {_state(each, undos)}  {_described(each)}")
             return
         if what is What.SHOW:
-            _show(place, units.found(place.registry, place.who, operation), json)
+            _show(place, jobs.found(place.registry, place.who, operation), json)
             return
         unit, steps = resume(place.registry, operation, place.who, DOOR)
         done = _run(place, unit, steps)
@@ -174,7 +176,7 @@ def _run(place: Place, operation: Operation, steps: Iterator[Progress]) -> int:
         except BaseException:
             ended_early(operation, done)
             raise
-    return units.found(place.registry, place.who, operation.id).done
+    return jobs.found(place.registry, place.who, operation.id).done
 
 
 def _summary(json: bool, facts: dict[str, object]) -> None:
@@ -205,7 +207,7 @@ def _print_planned(planned: Planned) -> None:
 
 def _described(operation: Operation) -> str:
     """What an operation is, in a few words."""
-    asked = units.asked(operation)
+    asked = jobs.asked(operation)
     if operation.kind == rewriting.KIND:
         return f"rewrite {shown(str(asked['url']))} to {shown(str(asked['to']))}"
     words = [str(asked[name]) for name in ("operation", "where", "prefix") if asked.get(name)]
@@ -227,7 +229,7 @@ def _document(operation: Operation, undos: Undos) -> JsonObject:
         "operation": operation.id,
         "kind": operation.kind,
         "state": _state(operation, undos),
-        "asked": units.asked(operation),
+        "asked": jobs.asked(operation),
         "done": operation.done,
         "total": operation.total or None,
         "begun": iso_time(operation.begun),

@@ -157,7 +157,7 @@ def _keys(checker: ModuleType, given: str | None, directory: Path | None) -> "li
 
 def _own_keys(directory: Path | None) -> "list[LogKey]":
     place = import_module("._place", __package__)
-    problems = import_module("perseid.registry.installation")
+    problems = import_module("perseid.registry.installation.installation")
     try:
         with problems.Installation.open(place.directory_of(directory), writable=False) as installation:
             keys: list[LogKey] = import_module(".keys", __package__).keys_of(installation)

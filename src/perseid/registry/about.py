@@ -10,13 +10,13 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Record
+from perseid.registry.commands.composition import known
+from perseid.registry.policy.authority import Known
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, metadata
 
 from . import eras
-from .authority import Known
-from .authority_metadata import AuthorityMetadata, metadata
-from .compose import known
 from .context import IMPORT
-from .facts import Facts, Held
+from .snapshot import Facts, Held
 
 _MICROSECOND: Final = 1_000_000
 

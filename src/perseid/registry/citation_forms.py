@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from perseid.records.json_parsing import JsonObject, write_json
-
-from .citing import Citation
+from perseid.registry.queries.citation import Citation
 
 TEX: Final[Mapping[str, str]] = {
     "\\": "\\textbackslash{}",

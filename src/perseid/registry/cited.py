@@ -2,14 +2,14 @@
 
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver
+from perseid.registry.commands.records import require_record
+from perseid.registry.queries.citation import Citation, citation_of
+from perseid.registry.queries.history import as_of, moment
+from perseid.registry.queries.resolve import Query, resolve
 
-from .citing import Citation, citation_of
 from .context import Context
-from .facts import Held
-from .operations import require_record
-from .past import as_of, moment
-from .resolving import Query, resolve
 from .results import Refused, Resolved
+from .snapshot import Held
 
 
 def cited(context: Context, asked: Reference, resolver: Resolver, at: str | None = None, clock: int = 0) -> Citation:

@@ -18,15 +18,15 @@ from perseid.records.admin import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
+from perseid.registry.access.authorization import Decision, authorise
+from perseid.registry.access.permissions import Demand, Membership, Role, shown
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import Policy
 from perseid.wire.codes import ResponseCode
 
-from .authorisation import Decision, authorise
-from .demands import Demand, Membership, Role, shown
-from .facts import SITE_PREFIX, Facts, Held, of_type
 from .identity import Identity, KeyHolder, maker_of
-from .policy import Policy
-from .policy_keys import Who
 from .results import Referred, Refused
+from .snapshot import SITE_PREFIX, Facts, Held, of_type
 
 T_co = TypeVar("T_co", covariant=True)
 

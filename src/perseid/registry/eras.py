@@ -13,7 +13,7 @@ from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 
-from .facts import SITE_PREFIX, Era, Facts, Held
+from .snapshot import SITE_PREFIX, Era, Facts, Held
 
 _LAST: Final = (1 << 63) - 1
 

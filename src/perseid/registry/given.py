@@ -18,14 +18,14 @@ from perseid.names.errors import quoted
 from perseid.names.handle import Handle
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, TtlType, Value, ValueRef
+from perseid.registry.commands.composition import moved_apart
+from perseid.registry.commands.records import Add, Create, Modify, require_record
+from perseid.registry.policy.aliases import check_aliases
 from perseid.wire.codes import ResponseCode
 
-from .aliases import check_aliases
-from .compose import moved_apart
 from .context import FIRST_ADMIN_INDEX, Context, Plan
-from .facts import Held, of_type
-from .operations import Add, Create, Modify, require_record
 from .results import Changed, Refused
+from .snapshot import Held, of_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from typing import ClassVar, TypeAlias
 
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
-
-from .scopes import Scope
+from perseid.registry.access.scopes import Scope
 
 _FOLDED_WHOLE = "0."  # names of the system itself: 0.NA/…, 0.SITE/…
 

@@ -19,11 +19,10 @@ from typing import Final
 from perseid.names.uri import Reference, to_path
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject, write_json
-
-from .authority_metadata import AuthorityMetadata, Party
-from .citing import CREATORS, DESCRIPTIONS, PUBLISHERS, TITLES
-from .links import web_address
-from .meaning import KINDS, LICENCES, MAX_EACH, Described
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.queries.citation import CREATORS, DESCRIPTIONS, PUBLISHERS, TITLES
+from perseid.registry.queries.links import web_address
+from perseid.registry.queries.signposting import KINDS, LICENCES, MAX_EACH, Described
 
 CONTEXT: Final = "https://schema.org"
 """The vocabulary."""

@@ -18,9 +18,9 @@ from perseid.records.locations import Locations
 from perseid.records.types import LOCATIONS, URL, has_type
 from perseid.records.value import Value
 from perseid.records.xml import Element
+from perseid.registry.access.permissions import shown
 from perseid.wire.codes import ResponseCode
 
-from .demands import shown
 from .results import Refused
 
 _STAR = "*"

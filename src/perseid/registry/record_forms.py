@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from perseid.records.json_parsing import write_json
+from perseid.registry.queries.links import LINKSET, LINKSET_JSON, linkset, linkset_json
+from perseid.registry.queries.signposting import Described, link_set
 
 from .citation_forms import as_bibtex, as_text, csl
 from .json_ld import as_json_ld
-from .links import LINKSET, LINKSET_JSON, linkset, linkset_json
-from .meaning import Described, link_set
 
 JSON_LD: Final = "application/ld+json"
 CSL_JSON: Final = "application/vnd.citationstyles.csl+json"

@@ -18,16 +18,16 @@ from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Answer, Append, Appended, Failed, Kept, Mint, Outcome, Repeated, RestsOn
 from perseid.ledger.log.requests import Minted as MintedEntries
 from perseid.ledger.log.requests import Once as OnceInLedger
+from perseid.registry.access.token_records import require_counting
+from perseid.registry.queries.history import as_of
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.wire.codes import ResponseCode
 
 from .context import Context, Operation, Plan
-from .facts import Facts, Rules
+from .decision_cache import Expected, Recent
 from .identity import Identity, Tokened
-from .past import as_of
-from .recent import Expected, Recent
-from .resolving import Query, resolve
 from .results import Explained, Refused, Resolved
-from .token_records import require_counting
+from .snapshot import Facts, Rules
 
 ATTEMPTS: Final = 20
 """How often an operation is decided again because others changed what it rested on. Each time somebody else has

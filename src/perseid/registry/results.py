@@ -6,10 +6,9 @@ from typing import Self
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.value import Value
+from perseid.registry.access.authorization import Decision
+from perseid.registry.policy.policy import Refusal, Subject
 from perseid.wire.codes import ResponseCode
-
-from .authorisation import Decision
-from .policy import Refusal, Subject
 
 
 class Refused(Exception):

@@ -23,11 +23,11 @@ from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.records.value import Value
+from perseid.registry.access.permissions import shown
+from perseid.registry.policy.authority_metadata import first_readable, name_key, of_type, read_stored_party
+from perseid.registry.policy.policy import Policy
 from perseid.wire.codes import ResponseCode
 
-from .authority_metadata import first_readable, name_key, of_type, read_stored_party
-from .demands import shown
-from .policy import Policy
 from .results import Refused, Unanswerable
 
 Matched = tuple[bytes, Value]

@@ -18,13 +18,13 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.commands.create_namespace import MakeNamespace
+from perseid.registry.commands.minting import PATIENCE, Maker, patiently
+from perseid.registry.commands.namespaces import AddNamespace, Namespace
+from perseid.registry.commands.records import Create, Home
+from perseid.registry.policy.policy import PREFIX_MARK, Policy
 
-from .founding import MakeNamespace
 from .identity import Identity
-from .minting import PATIENCE, Maker, patiently
-from .namespaces import AddNamespace, Namespace
-from .operations import Create, Home
-from .policy import PREFIX_MARK, Policy
 from .registry import Registry
 
 ADMIN_INDEX: Final = 100

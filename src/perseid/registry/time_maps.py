@@ -12,15 +12,15 @@ from typing import Final
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject, write_json
+from perseid.registry.queries.history import DEFAULT_PAGE, Past, page_size
+from perseid.registry.queries.links import LINK_FORMAT, Link, link_format
+from perseid.registry.queries.memento import Addresses, Memento, memento_link, version_of
 from perseid.wire.codes import ResponseCode
 
 from .context import not_found
-from .facts import Facts
 from .identity import Identity
-from .links import LINK_FORMAT, Link, link_format
-from .memento import Addresses, Memento, memento_link, version_of
-from .past import DEFAULT_PAGE, Past, page_size
 from .results import Refused
+from .snapshot import Facts
 
 JSON: Final = "application/json"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 
 from .limits import Networks, network_of
 from .native_steps import Kind

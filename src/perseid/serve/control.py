@@ -29,12 +29,12 @@ import uvloop
 from perseid.ledger.errors import LedgerError
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
-from perseid.registry.certificates import CertificateProblem
-from perseid.registry.config import Config, InvalidConfig
-from perseid.registry.facts import Rules
-from perseid.registry.installation import ANSWERS_NAME, Installation
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.certificates import CertificateProblem
+from perseid.registry.installation.installation import ANSWERS_NAME, Installation
+from perseid.registry.installation.settings import Config, InvalidConfig
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.http.serving import HttpServing, Installed, context_of
 
 from . import logs

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     # Some processes need neither, and do not load them.
     from asyncio import AbstractEventLoop
 
-    from perseid.registry.config_keys import LogFormat
+    from perseid.registry.installation.setting_keys import LogFormat
 
 MAX_MESSAGE: Final = 2_048
 """Octets of the longest message."""

@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from .metrics import Sources, registry_of
 
 if TYPE_CHECKING:
-    from perseid.registry.config import Config
+    from perseid.registry.installation.settings import Config
 
 MAX_CONNECTIONS: Final = 16
 """Connections at a time: some scrapers and load balancers. Further ones are closed unanswered."""

@@ -15,12 +15,12 @@ from perseid.ledger.log.entry import Entry
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
+from perseid.registry.commands.minting import MustWait
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.facts import Facts
 from perseid.registry.identity import Identity, KeyHolder
-from perseid.registry.minting import MustWait
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts
 from perseid.wire.codes import ResponseCode
 from perseid.wire.responses import ResponseBody
 

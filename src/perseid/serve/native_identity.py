@@ -17,11 +17,11 @@ from perseid.records.errors import InvalidData
 from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import Value, ValueRef
-from perseid.registry.demands import shown
-from perseid.registry.facts import Facts
+from perseid.registry.access.permissions import shown
 from perseid.registry.identity import Anonymous, KeyHolder, Proof
 from perseid.registry.identity import Identity as Asker
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts
 from perseid.wire.codes import ResponseCode
 from perseid.wire.server import Proof as Answer
 from perseid.wire.sessions import Identity

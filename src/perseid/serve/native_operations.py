@@ -13,17 +13,17 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
-from perseid.registry import demands
+from perseid.registry.access import permissions
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Context, Operation
-from perseid.registry.demands import shown
-from perseid.registry.facts import SITE_PREFIX
 from perseid.registry.identity import Anonymous, Proof
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.operations import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.past_names import list_handles, list_homed
+from perseid.registry.queries.listing import list_handles, list_homed
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query, resolve
 from perseid.registry.results import Changed, Minted, Refused
+from perseid.registry.snapshot import SITE_PREFIX
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.partition import server_for
 from perseid.wire.requests import Name, RemoveValues, Resolve, Values, VerifyChallenge
@@ -164,7 +164,7 @@ def _status(context: Context, body: Resolve, place: Place, public_only: bool) ->
     """What the server says about itself, to administrators (12.2)."""
     if public_only:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
-    context.demand(demands.status())
+    context.demand(permissions.status())
     values = select(place.status(), body.indexes, body.types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
@@ -239,7 +239,7 @@ def _homed(context: Context) -> Done:
 
 
 def _backup(context: Context) -> Done:
-    context.demand(demands.serve(OpCode.BACKUP_SERVER))
+    context.demand(permissions.serve(OpCode.BACKUP_SERVER))
     return Done(Empty())
 
 

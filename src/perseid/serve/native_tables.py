@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
-from perseid.registry.config import Config
-from perseid.registry.config_limits import MAX_UDP_CHALLENGE_OCTETS, MAX_UDP_CHALLENGES
+from perseid.registry.installation.setting_limits import MAX_UDP_CHALLENGE_OCTETS, MAX_UDP_CHALLENGES
+from perseid.registry.installation.settings import Config
 from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, Pending, PendingTable
 from perseid.wire.sessions import MAX_SESSIONS, MAX_UNPROVED
 

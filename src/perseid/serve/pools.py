@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Final
 
 from perseid.records.site import Transport
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 
 from .budgets import LEVEL_TIMES, Budgets, Source
 from .native_failures import Busy

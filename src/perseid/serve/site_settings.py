@@ -15,9 +15,9 @@ from pathlib import Path
 from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
-from perseid.registry.config import Config
-from perseid.registry.policy import PROFILES
-from perseid.registry.site_files import identify
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import identify
+from perseid.registry.policy.policy import PROFILES
 from perseid.wire.server import ServerSettings
 
 from .answering import Settings

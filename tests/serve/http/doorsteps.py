@@ -15,7 +15,7 @@ from typing import Any, Final
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.value import Value
-from perseid.registry.operations import Create, Modify, Remove
+from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.serve.http import authentication, basic, handle_scheme
 from perseid.serve.http.asking import Asking, Place

@@ -26,9 +26,9 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 
 from perseid.records.private_keys import PrivateKey
-from perseid.registry.certificates import self_signed
-from perseid.registry.config import Config
-from perseid.registry.config_http import Listen
+from perseid.registry.installation.certificates import self_signed
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.settings import Config
 from perseid.serve.budgets import Connections
 from perseid.serve.control_counts import ControlCounts
 from perseid.serve.http.front import Front

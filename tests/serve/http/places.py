@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
-from perseid.registry.facts import Rules
-from perseid.registry.installation import Installation
-from perseid.registry.policy import PROFILES
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.budgets import NO_LIMIT, Budget
 from perseid.serve.http.asking import Place
 from perseid.serve.http.judging import Verdict

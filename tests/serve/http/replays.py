@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from tests.registry.registries import OPERATOR
 from tests.serve.http.http_vectors import VECTORS, Received, Replay, Sent
 from tests.serve.http.places import PUBLIC_URL, STRANGER, Harness, recorded_harness

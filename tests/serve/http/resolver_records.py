@@ -10,10 +10,10 @@ from typing import Final
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.registry.life import Tombstone, Unpublish
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
+from perseid.registry.policy.policy import PROFILES
 from perseid.serve.budgets import Budget, Rate
 from perseid.serve.http.messages import Response
 from tests.serve.http.places import Harness, harness, header_of

@@ -13,10 +13,10 @@ from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Permission, TtlType, Value
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalOperator
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.setup import add_namespace
 from perseid.serve.http.targets import path_of
 from perseid.serve.native_steps import Kind

@@ -3,9 +3,9 @@
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.registry.conditions import Condition, Conditional, ConditionFailed
-from perseid.registry.facts import Held
-from perseid.registry.operations import Create, Delete
+from perseid.registry.commands.conditions import Condition, Conditional, ConditionFailed
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.snapshot import Held
 from tests.serve.http.places import Harness, basic, header_of, json_of
 from tests.serve.installations import OPERATOR, PREFIX
 

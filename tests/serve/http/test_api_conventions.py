@@ -13,8 +13,8 @@ from perseid.ledger.errors import OutcomeUnknown, ReadOnly, StorageFull, TooBusy
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.minting import MustWait
-from perseid.registry.operations import Create
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
 from perseid.serve.http.json_answers import encoded, function_name
 from perseid.serve.http.messages import Request

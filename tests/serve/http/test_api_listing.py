@@ -9,11 +9,11 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry import past, past_names
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history, listing
 from perseid.registry.setup import with_group
 from perseid.serve.http import api_listing
 from perseid.serve.http.messages import Client, Request
@@ -183,14 +183,14 @@ def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytes
         name = Handle.parse(f"{PREFIX}/n0-{number:03}")
         server.registry.do(Create(name, (), published=False), OPERATOR, "cli")
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
-    monkeypatch.setattr(past_names, "MAX_SCANNED", 50)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 50)
     assert listed(server, LIST, headers={}) == {"responseCode": 1, "prefix": PREFIX, "totalCount": "53", "handles": ALL}
     assert listed(server, LIST)["totalCount"] == "173"
 
 
 def test_the_right_to_list_is_asked_for_with_each_piece(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
-    assert past.MAX_PAGE == 1_000
+    assert history.MAX_PAGE == 1_000
     do = server.place.do
     count = 0
 

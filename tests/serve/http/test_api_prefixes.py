@@ -7,7 +7,7 @@ import pytest
 from perseid import __version__
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from tests.serve.http.places import Harness, basic, header_of, json_of
 from tests.serve.installations import OPERATOR, PREFIX, PRIVATE
 from tests.serve.native_doors import SITE

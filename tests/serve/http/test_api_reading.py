@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.registry.life import Tombstone
-from perseid.registry.operations import Create, Modify
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.records import Create, Modify
 from perseid.serve.http.asking import Doing
 from perseid.serve.http.messages import Client
 from perseid.serve.http.targets import path_of

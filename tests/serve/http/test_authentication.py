@@ -15,9 +15,9 @@ from perseid.records.admin import Admin
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import KeyHolder
-from perseid.registry.operations import Create, Delete
-from perseid.registry.resolving import Query
+from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from perseid.serve.http import authentication
 from perseid.serve.http.authentication import Identified, denial, key_gone, proof_headers

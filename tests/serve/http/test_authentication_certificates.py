@@ -13,7 +13,7 @@ from perseid.names.handle import Handle
 from perseid.records.private_keys import PrivateKey
 from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from perseid.serve.http import certificate_identity
 from perseid.serve.http.certificate_identity import NoIdentity
 from perseid.serve.http.messages import Client

@@ -11,8 +11,8 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.site import Transport
-from perseid.registry.config import Config
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.settings import Config
 from perseid.serve.http import judging
 from perseid.serve.http.messages import Client, Request, Response
 from perseid.serve.native_steps import Guess, Work

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import LocalOperator
-from perseid.registry.life import Tombstone
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Create, Delete
-from perseid.registry.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES
 from perseid.serve.answering import Settings
 from perseid.serve.http.clients import Peer
 from perseid.serve.http.fast import Fast, _plain_item

@@ -16,14 +16,14 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Value, ValueRef
-from perseid.registry.generating import HOW_IT_COUNTS, Making
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Remove
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.life import Redact
-from perseid.registry.minting import MustWait
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Remove
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making
 from perseid.serve.http import generator
 from perseid.serve.http.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
 from perseid.serve.http.generator_page import MAX_AT_ONCE, MAX_FIELD

@@ -22,7 +22,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.value import Value, ValueRef
-from perseid.registry.life import Tombstone
+from perseid.registry.commands.lifecycle import Tombstone
 from perseid.serve.http.messages import Response, is_header_text
 from perseid.serve.http.negotiation import RECORD_FORMS
 from perseid.serve.http.pages import POLICY, visible

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from perseid.records.value import Value
-from perseid.registry.certificates import self_signed
+from perseid.registry.installation.certificates import self_signed
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE, Frame, HttpResponseReader, http_request
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope

@@ -9,8 +9,8 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.registry.config import Config
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.settings import Config
 from perseid.serve.http.bodies import FORM_TYPE, JSON_TYPE, MAX_AT_ONCE, MAX_PARAMETER_OCTETS
 from perseid.serve.http.json_answers import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
 from perseid.serve.http.messages import MAX_BODY, Client, Request

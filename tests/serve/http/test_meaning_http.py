@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from perseid.records.value import Value
-from perseid.registry.links import MAX_HEADER_OCTETS
+from perseid.registry.queries.links import MAX_HEADER_OCTETS
 from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
 from perseid.serve.http.addresses import MAX_SIGNPOSTED
 from perseid.serve.http.messages import Response

@@ -8,10 +8,10 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.life import Tombstone, Unpublish
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Delete, Modify
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Delete, Modify
+from perseid.registry.policy.policy import PROFILES
 from perseid.serve.http.addresses import MAX_LINK_OCTETS, MAX_SIGNPOSTED
 from perseid.serve.http.messages import Response
 from tests.registry.link_reading import ReadLink, read_links

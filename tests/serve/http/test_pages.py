@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.demo import add_demonstration
+from perseid.registry.installation.setup import add_demonstration
 from perseid.serve.http.pages import MAX_SHOWN, POLICY, STATIC, visible
 from perseid.serve.http.record_page import MAX_OCTETS, MAX_PAGE
 from perseid.serve.http.settings import HttpSettings

@@ -12,8 +12,8 @@ from pyhandle import handleexceptions as problems
 from pyhandle.client.resthandleclient import RESTHandleClient
 from pyhandle.clientcredentials import PIDClientCredentials
 
-from perseid.registry.certificates import CERTIFICATE_NAME
-from perseid.registry.installation import KEYS_NAME
+from perseid.registry.installation.certificates import CERTIFICATE_NAME
+from perseid.registry.installation.installation import KEYS_NAME
 from tests.serve.http.client_certificates import UID, certificate, library_key
 from tests.serve.http.replays import SETTINGS
 from tests.serve.live_vectors import make_installation

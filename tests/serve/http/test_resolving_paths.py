@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.registry.config_http import OWN_SEGMENTS
+from perseid.registry.installation.setting_http import OWN_SEGMENTS
 from perseid.serve.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
 from perseid.serve.http.paths import PAGES, TAKEN, Named, Own, Undeclared, is_bare, locate, path_to, stripped, typed
 from perseid.serve.http.settings import HttpSettings

@@ -9,7 +9,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
-from perseid.registry.facts import POLICY_TYPE
+from perseid.registry.snapshot import POLICY_TYPE
 from perseid.serve.http.looking_up import MAX_LOOKED_FOR
 from perseid.wire.partition import server_for
 from tests.serve.http.places import Harness, header_of, json_of

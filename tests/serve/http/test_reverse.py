@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from perseid.serve.http import reverse
 from perseid.serve.http.reverse import matches
 from tests.serve.http.places import Harness, basic, harness, header_of, json_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.value import Value
-from perseid.registry.operations import Create, Modify, Remove
+from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.serve.http.messages import Client, Request, Response
 from perseid.serve.http.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.serve.native_steps import Kind

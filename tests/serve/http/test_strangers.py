@@ -9,12 +9,12 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.life import Unpublish
-from perseid.registry.minting import Reserve
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Who
+from perseid.registry.commands.lifecycle import Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.setup import with_group
 from perseid.serve.http.messages import Response
 from tests.serve.http.places import Harness, harness

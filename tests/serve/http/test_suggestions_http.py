@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.registry.life import Tombstone
+from perseid.registry.commands.lifecycle import Tombstone
 from perseid.serve.http.suggestion_budget import PER_ADDRESS, suggestion_budget
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind, Work

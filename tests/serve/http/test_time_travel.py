@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.registry.life import Revive, Tombstone, Unpublish
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Delete, Modify
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.lifecycle import Revive, Tombstone, Unpublish
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Delete, Modify
+from perseid.registry.policy.policy import PROFILES
 from perseid.serve.http.caching import MAX_AGE
 from tests.registry.link_reading import read_links
 from tests.serve.http.places import basic, header_of, json_of

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
-from perseid.registry.certificates import self_signed
+from perseid.registry.installation.certificates import self_signed
 from perseid.serve.http.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
 from perseid.serve.http.tls_handshake import server_context
 from perseid.serve.native_failures import Busy

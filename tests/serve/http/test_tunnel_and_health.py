@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry.config import Config
+from perseid.registry.installation.settings import Config
 from perseid.serve.http import tunnel
 from perseid.serve.http.settings import HttpSettings
 from perseid.wire.client import Client

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.value import Value
-from perseid.registry.operations import Create
+from perseid.registry.commands.records import Create
 from perseid.serve.http.judging import Verdict
 from perseid.serve.native_steps import Kind
 from tests.registry.registries import OPERATOR

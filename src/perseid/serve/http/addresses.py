@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.registry.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
-from perseid.registry.meaning import Form
-from perseid.registry.memento import Addresses
+from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
+from perseid.registry.queries.memento import Addresses
+from perseid.registry.queries.signposting import Form
 from perseid.registry.time_maps import JSON
 
 from .parameters import FORMS, Action

@@ -14,7 +14,7 @@ Whoever fails to prove who they say they are is refused on every path, also wher
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 

@@ -13,9 +13,9 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
+from perseid.registry.commands.minting import MustWait
 from perseid.registry.context import Context, Operation
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.minting import MustWait
 from perseid.registry.results import Referred, Refused
 from perseid.serve.native_deciding import Guarded, Read, Unkeepable, keepable, patiently
 from perseid.serve.native_failures import NOT_PRIMARY

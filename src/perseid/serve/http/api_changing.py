@@ -10,11 +10,11 @@ from typing import Final, Generic, TypeVar
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
-from perseid.registry.conditions import Condition, Conditional
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.conditions import Condition, Conditional
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.records import Add, Create, Delete, Remove, require_identity
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.demands import shown
-from perseid.registry.minting import Maker, Mint
-from perseid.registry.operations import Add, Create, Delete, Remove, require_identity
 from perseid.registry.results import Changed, Refused
 from perseid.serve.native_deciding import Unkeepable
 from perseid.serve.native_steps import Kind

@@ -14,8 +14,8 @@ from typing import Final
 
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.context import Context
-from perseid.registry.past import DEFAULT_PAGE, MAX_PAGE
-from perseid.registry.past_names import Listed, Page, count_handles, list_handles, list_numbered
+from perseid.registry.queries.history import DEFAULT_PAGE, MAX_PAGE
+from perseid.registry.queries.listing import Listed, Page, count_handles, list_handles, list_numbered
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 

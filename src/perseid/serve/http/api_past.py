@@ -17,11 +17,11 @@ from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
-from perseid.registry.conditions import public_tag
+from perseid.registry.commands.conditions import public_tag
 from perseid.registry.context import Context
-from perseid.registry.memento import Addresses, Around, Memento
-from perseid.registry.past import as_of
-from perseid.registry.resolving import Query
+from perseid.registry.queries.history import as_of
+from perseid.registry.queries.memento import Addresses, Around, Memento
+from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused, Resolved
 from perseid.wire.codes import ResponseCode
 

@@ -3,8 +3,8 @@
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.operations import Home
-from perseid.registry.past_names import list_homed
+from perseid.registry.commands.records import Home
+from perseid.registry.queries.listing import list_homed
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 

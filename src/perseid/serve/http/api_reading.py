@@ -13,13 +13,13 @@ from perseid.names.characters import fold
 from perseid.records.json_form import value_to_json
 from perseid.records.record import select
 from perseid.records.value import TtlType, Value
-from perseid.registry import demands
-from perseid.registry.conditions import entry_tag, public_tag
+from perseid.registry.access import permissions
+from perseid.registry.commands.conditions import entry_tag, public_tag
 from perseid.registry.context import Context
-from perseid.registry.facts import SITE_PREFIX
-from perseid.registry.memento import Around
-from perseid.registry.resolving import Query, resolve
+from perseid.registry.queries.memento import Around
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Refused, Resolved
+from perseid.registry.snapshot import SITE_PREFIX
 from perseid.serve.native_deciding import Unkeepable
 from perseid.serve.native_operations import STATUS, status_values
 from perseid.wire.codes import ResponseCode
@@ -159,7 +159,7 @@ def _status(
     """What the server says about itself, to its administrators."""
     if public_only:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
-    context.demand(demands.status())
+    context.demand(permissions.status())
     values = select(status_values(call.asking.place.registry), indexes, types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote_to_bytes
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.value import Value, ValueRef
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 
 from .handle_proofs import NOBODYS
 

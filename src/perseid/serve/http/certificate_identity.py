@@ -28,7 +28,7 @@ from perseid.records.signatures import Certificate as Token
 from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES
 from perseid.records.value import Value, ValueRef
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 from perseid.registry.identity import handle_key
 
 MAX_CERTIFICATE: Final = 16_384

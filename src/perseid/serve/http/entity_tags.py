@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from perseid.registry.conditions import Condition
+from perseid.registry.commands.conditions import Condition
 
 from .messages import Request
 from .targets import Malformed

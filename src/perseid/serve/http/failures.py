@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from perseid.registry.conditions import ConditionFailed
-from perseid.registry.minting import MustWait
+from perseid.registry.commands.conditions import ConditionFailed
+from perseid.registry.commands.minting import MustWait
 from perseid.registry.results import Referred, Refused
 from perseid.serve.native_failures import Busy, internal_error, known_failure
 from perseid.serve.native_identity import KeyGone

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
 from perseid.records.value import TtlType
-from perseid.registry.conditions import TAG_LENGTH
+from perseid.registry.commands.conditions import TAG_LENGTH
 from perseid.serve.answering import MAX_LEVELS, MAX_PLAIN, Settings
 from perseid.serve.selecting import NotUnderstood, read_lengths
 

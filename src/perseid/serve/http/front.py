@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from OpenSSL import SSL
 
-from perseid.registry.config_http import Listen
+from perseid.registry.installation.setting_http import Listen
 from perseid.serve.accepting import AcceptLoop
 from perseid.serve.budgets import Connections
 from perseid.serve.limits import Pace

@@ -21,15 +21,15 @@ from perseid.ledger.log.requests import Answer
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
+from perseid.registry.access.minting_rights import making
+from perseid.registry.commands.minting import Generate, Maker
+from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Context, Operation
-from perseid.registry.facts import SITE_PREFIX, Facts
-from perseid.registry.generating import Making, order
 from perseid.registry.idempotency import Done, Fresh, Known, Pending
 from perseid.registry.identity import Anonymous
-from perseid.registry.makers import making
-from perseid.registry.minting import Generate, Maker
-from perseid.registry.namespaces import homed_prefixes
+from perseid.registry.queries.suffixes import Making, order
 from perseid.registry.results import Minted, Refused
+from perseid.registry.snapshot import SITE_PREFIX, Facts
 from perseid.serve.native_deciding import Guarded, patiently
 from perseid.serve.native_failures import NOT_PRIMARY, Busy
 from perseid.serve.native_steps import Kind

@@ -10,8 +10,8 @@ from typing import Final, Self
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.registry.generating import HOW_IT_COUNTS, Making, Part, described, explain
-from perseid.registry.policy import Policy
+from perseid.registry.policy.policy import Policy
+from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making, Part, described, explain
 
 from .failures import NO_STORE
 from .messages import HeaderList, Response

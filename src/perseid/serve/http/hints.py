@@ -11,12 +11,12 @@ from typing import Final, Generic, TypeVar
 
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.registry import demands
+from perseid.registry.access import permissions
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.demands import shown
-from perseid.registry.facts import Facts
-from perseid.registry.namespaces import homed_prefixes
 from perseid.registry.results import Referred, Refused
+from perseid.registry.snapshot import Facts
 from perseid.serve.native_failures import WRONG_PREFIX
 from perseid.wire.codes import OpCode, ResponseCode
 
@@ -54,7 +54,7 @@ def advice(name: str, context: Context) -> str:
     if bare is not None and context.facts.is_responsible(bare):
         return f"names are written without a scheme before them here: {shown(bare)}"
     asks = "ask the service of the prefix, if the prefix is right as it is written"
-    if not context.may(demands.serve(OpCode.LIST_HOMED_NAS)):
+    if not context.may(permissions.serve(OpCode.LIST_HOMED_NAS)):
         return asks
     found = list(islice(_prefixes(context.facts), MAX_NAMED + 1))
     if not found:

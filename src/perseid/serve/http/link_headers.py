@@ -20,7 +20,7 @@ from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
 from perseid.records.xml import MAX_XML_OCTETS, is_yes
-from perseid.registry.meaning import RELATIONS
+from perseid.registry.queries.signposting import RELATIONS
 
 from .urls import Unsuitable, target_of
 

@@ -33,20 +33,20 @@ from perseid.records.types import EMAIL, HS_ALIAS, HS_NAMESPACE
 from perseid.records.value import Value
 from perseid.registry import eras
 from perseid.registry.about import authority_of, last_change
-from perseid.registry.authority import Known
-from perseid.registry.authority_metadata import AuthorityMetadata, metadata
-from perseid.registry.authority_metadata import of_type as of_exact_type
-from perseid.registry.compose import known
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.composition import known
 from perseid.registry.context import Context
-from perseid.registry.demands import shown
-from perseid.registry.facts import MAX_ANCESTORS, SITE_PREFIX, Facts, of_type
 from perseid.registry.identity import Anonymous
-from perseid.registry.memento import Around
-from perseid.registry.past import as_of, public_then
-from perseid.registry.policy import Policy
-from perseid.registry.resolving import Query, resolve
+from perseid.registry.policy.authority import Known
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, metadata
+from perseid.registry.policy.authority_metadata import of_type as of_exact_type
+from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.templates import public_now
+from perseid.registry.queries.history import as_of, public_then
+from perseid.registry.queries.memento import Around
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Refused, Resolved
-from perseid.registry.templates import public_now
+from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Facts, of_type
 from perseid.registry.veil import Searched
 from perseid.serve.native_deciding import Unkeepable, keepable
 from perseid.serve.native_failures import WRONG_SERVER

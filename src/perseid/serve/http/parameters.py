@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from perseid.registry.links import LINKSET, LINKSET_JSON
+from perseid.registry.queries.links import LINKSET, LINKSET_JSON
 from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD
 
 from .targets import Parameters, percent_decoded

@@ -11,9 +11,9 @@ from typing import Final
 from perseid.names.uri import Reference, to_path
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.memento import Around, Memento
+from perseid.registry.queries.memento import Around, Memento
+from perseid.registry.queries.suggest import Standing, Suggestion, Suggestions
 from perseid.registry.results import Referred
-from perseid.registry.suggesting import Standing, Suggestion, Suggestions
 from perseid.wire.codes import ResponseCode
 
 from . import json_answers

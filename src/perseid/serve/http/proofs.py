@@ -15,10 +15,10 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
-from perseid.registry.demands import shown
-from perseid.registry.facts import Facts
+from perseid.registry.access.permissions import shown
 from perseid.registry.identity import Proof
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Facts
 from perseid.serve.native_identity import Proved, candidates, mark_of
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode

@@ -21,8 +21,8 @@ from perseid.records.encoding import clean_text, to_iso
 from perseid.records.text_types import Alias, Email, ServiceHandle
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, has_type
 from perseid.records.value import Value
-from perseid.registry.authority_metadata import AuthorityMetadata, Party
-from perseid.registry.memento import Around, Memento
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.queries.memento import Around, Memento
 
 from .looking_up import Found, Tomb
 from .messages import HeaderList, Response

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from perseid.records.location_choice import read_address, read_wish
 from perseid.records.locations import Candidates
-from perseid.registry.memento import Around
+from perseid.registry.queries.memento import Around
 from perseid.registry.results import Refused
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode

@@ -20,10 +20,10 @@ from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.types import URL
 from perseid.records.value import Permission, Value
-from perseid.registry import demands
+from perseid.registry.access import permissions
 from perseid.registry.context import Context
-from perseid.registry.finding import find
-from perseid.registry.past import MAX_PAGE
+from perseid.registry.queries.find import find
+from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.results import Refused
 from perseid.registry.searching import Search
 from perseid.serve.native_steps import Kind
@@ -168,7 +168,7 @@ def _holds(context: Context, name: str, terms: Sequence[Term]) -> bool:
     private = [value for value in values if not value.is_public and Permission.ADMIN_READ in value.permissions]
     if not all(any(map(term.meets, private)) for term in missing):
         return False
-    return context.may(demands.read(handle))
+    return context.may(permissions.read(handle))
 
 
 def matches(pattern: str, text: str) -> bool:

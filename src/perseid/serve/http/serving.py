@@ -21,9 +21,9 @@ from OpenSSL import SSL
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Transport
-from perseid.registry.certificates import CertificateProblem, find_or_make
-from perseid.registry.config import Config
-from perseid.registry.config_http import Listen
+from perseid.registry.installation.certificates import CertificateProblem, find_or_make
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.serve.access import AccessLog
 from perseid.serve.http.v1.state import ApiState

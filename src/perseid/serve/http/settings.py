@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from perseid.registry.config import Config
-from perseid.registry.config_http import BARE
+from perseid.registry.installation.setting_http import BARE
+from perseid.registry.installation.settings import Config
 
 SEGMENT: Final = "hdl"
 """The segment behind which every handle can be reached, whatever the server's own paths are called."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from perseid.names.uri import KNOWN_RESOLVERS
-from perseid.registry.suggesting import Suggestions, suggestions
+from perseid.registry.queries.suggest import Suggestions, suggestions
 from perseid.serve.budgets import EXEMPT, source_of
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind

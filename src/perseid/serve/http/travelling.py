@@ -20,10 +20,10 @@ from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ALIAS
 from perseid.registry import eras
 from perseid.registry.context import Context
-from perseid.registry.facts import Facts, of_type
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.links import Link, header_values
-from perseid.registry.memento import (
+from perseid.registry.queries.history import FIRST_INSTANT, as_of, moment
+from perseid.registry.queries.links import Link, header_values
+from perseid.registry.queries.memento import (
     ACCEPT_DATETIME,
     MEMENTO_DATETIME,
     Addresses,
@@ -35,10 +35,10 @@ from perseid.registry.memento import (
     present_links,
     read_datetime,
 )
-from perseid.registry.past import FIRST_INSTANT, as_of, moment
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
-from perseid.registry.resolving import Query, resolve
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts, of_type
 from perseid.wire.codes import ResponseCode
 
 from .addresses import MAX_LINK_OCTETS

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry.facts import Rules
-from perseid.registry.installation import Installation
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.serve.http.messages import Response
 from perseid.serve.http.v1.advising import said_here
 from perseid.serve.http.v1.problems import MEDIA_TYPE

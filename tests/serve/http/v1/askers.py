@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
+from perseid.registry.access.scopes import Scope
+from perseid.registry.access.tokens import CreateToken
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.records import Create, Remove
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.life import Redact
-from perseid.registry.operations import Create, Remove
-from perseid.registry.scopes import Scope
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import CreateToken
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import got, send
 from tests.serve.installations import OPERATOR

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry.finding import find
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.life import Tombstone
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create, Delete
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries.find import find
 from perseid.registry.searching import Search
 from tests.serve.http.places import Harness, basic, harness
 from tests.serve.http.v1.apis import got, problem, send

@@ -8,12 +8,12 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry import past, past_names
+from perseid.registry.commands.lifecycle import Publish, Unpublish
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Remove
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.life import Publish, Unpublish
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Add, Create, Delete, Remove
-from perseid.registry.policy_keys import Who
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries import history, listing
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import ANN, at, with_token
@@ -60,7 +60,7 @@ def pages(server: Harness, path: str, member: str, **how: Any) -> list[Any]:
 
 def known_history(server: Harness, who: Identity, name: str = NAME) -> list[tuple[int, str, list[int]]]:
     with server.registry.facts() as facts:
-        found = past.history(facts, who, Handle.parse(name), limit=1_000)
+        found = history.history(facts, who, Handle.parse(name), limit=1_000)
     return [(each.seq, each.action.name.lower(), [value.index for value in each.values]) for each in found.versions]
 
 
@@ -192,7 +192,7 @@ def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
     entries = pages(server, path, "entries", headers=basic())
     assert [each["handle"] for each in entries] == [f"12345/log{number}" for number in range(5)]
     with server.registry.facts() as facts:
-        known = past_names.log(facts, ANN, before)
+        known = listing.log(facts, ANN, before)
     assert [each["seq"] for each in entries] == [each.seq for each in known.items]
     assert entries[0]["actor"] == "local:tests"
     finder = with_token(server, "find")

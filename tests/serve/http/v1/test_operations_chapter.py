@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
-from perseid.registry import units
+from perseid.registry.access.tokens import RevokeToken
+from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalOperator
-from perseid.registry.operations import Add, Create
-from perseid.registry.tokens import RevokeToken
+from perseid.registry.jobs import jobs
 from perseid.serve.http.messages import Client, Request, Response
 from perseid.serve.http.v1 import unit_calls, unit_events, unit_runs
 from perseid.serve.http.v1.shapes import Told
@@ -100,7 +100,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(units, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK", 4)
     monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
     return server
 

@@ -13,13 +13,13 @@ from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.facts import Rules
-from perseid.registry.finding import find
-from perseid.registry.installation import Installation
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.find import find
 from perseid.registry.registry import Registry
 from perseid.registry.searching import Search
+from perseid.registry.snapshot import Rules
 from tests.serve.http.places import basic
 from tests.serve.http.test_http_serving import reload
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, copy_to

@@ -14,9 +14,9 @@ from perseid.names.handle import Handle
 from perseid.proof.document import Verified, verify_proof
 from perseid.proof.verifier import InvalidProof, LogKey, check_consistency, open_checkpoint
 from perseid.records.value import Permission, Value
-from perseid.registry.installation import Installation
-from perseid.registry.life import Unpublish
-from perseid.registry.operations import Add, Create
+from perseid.registry.commands.lifecycle import Unpublish
+from perseid.registry.commands.records import Add, Create
+from perseid.registry.installation.installation import Installation
 from perseid.serve.http.v1.proofs_chapter import ProofDocument
 from tests.cli.installation import call
 from tests.serve.http.places import Harness, basic, harness, header_of

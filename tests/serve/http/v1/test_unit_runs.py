@@ -10,9 +10,9 @@ import pytest
 
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
 from perseid.records.value import ValueRef
+from perseid.registry.access.scopes import Scope
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof, Tokened
-from perseid.registry.scopes import Scope
-from perseid.registry.units import Progress
+from perseid.registry.jobs.jobs import Progress
 from perseid.serve.http.v1 import unit_runs
 from perseid.serve.http.v1.problems import Problem
 from perseid.serve.http.v1.unit_runs import Runs, Unit

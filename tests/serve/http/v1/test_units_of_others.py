@@ -10,8 +10,9 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import undoing, units
-from perseid.registry.operations import Add, Create, Remove
+from perseid.registry.commands.records import Add, Create, Remove
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs import undo as undoing
 from perseid.serve.http.v1 import unit_calls, unit_events
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
@@ -52,7 +53,7 @@ def let_bea_change(server: Harness, *names: str) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
-    monkeypatch.setattr(units, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK", 4)
     monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
     invite_bea(server)
     return server
@@ -154,7 +155,7 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
 def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 20)
-    unit = units.begin(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
+    unit = jobs.begin(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
 
     async def scenario() -> None:
         got(await ask(server, "POST", f"/operations/{unit.id}/resume"), 202)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import perseid.registry
 from perseid.names.errors import quoted
 from perseid.records.patterns import MAX_PATTERN
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.policy import PROFILES
-from perseid.registry.policy_keys import Deletion
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.policy.keys import Deletion
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.setup import with_group
 from perseid.serve.http.v1.advising import IDENTIFY, said_here
 from tests.serve.http.places import Harness, basic

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import ValueRef
-from perseid.registry.config import Config
+from perseid.registry.access.scopes import Scope
+from perseid.registry.access.tokens import CreateToken, RevokeToken
+from perseid.registry.commands.records import Delete
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.operations import Delete
+from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.scopes import Scope
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import CreateToken, RevokeToken
 from perseid.serve.http import judging
 from perseid.serve.http.judging import Verdict
 from perseid.serve.http.messages import Client

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.errors import MAX_QUOTED, quoted
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 from perseid.serve.http.v1.members import given_twice, half_character
 from perseid.serve.http.v1.misfits import MAX_WHERE
 from tests.serve.http.places import Harness, basic

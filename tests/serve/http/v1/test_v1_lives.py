@@ -7,9 +7,9 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.namespaces import SetPolicy
-from perseid.registry.operations import Create
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.setup import with_group
 from tests.serve.http.places import PUBLIC_URL, Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send

@@ -17,14 +17,14 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value, ValueRef
-from perseid.registry import units
-from perseid.registry.namespaces import AddNamespace
-from perseid.registry.operations import Add, Create
+from perseid.registry.access.scopes import Scope
+from perseid.registry.access.tokens import CreateToken
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Add, Create
+from perseid.registry.jobs import jobs
 from perseid.registry.page_room import MAX_PAGE_OCTETS
-from perseid.registry.policy import PROFILES
-from perseid.registry.scopes import Scope
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.token_text import Secret
-from perseid.registry.tokens import CreateToken
 from perseid.serve.http.caching import tag_of
 from perseid.serve.http.json_answers import MAX_AT_ONCE, encoded, is_small
 from perseid.serve.http.long_answers import LONG_BODY
@@ -142,7 +142,7 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
         "url": f"http://old.example/{'o' * 7_000}*",
         "to": f"https://new.example/{'n' * 7_000}*",
     }
-    begun = [units.begin(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
+    begun = [jobs.begin(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
     found = pages(server, "/operations?limit=1000", "operations", headers=basic())
     assert len(found) > 1
     assert sorted(each["operation"] for each in flat(found)) == sorted(begun)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.registry.life import Tombstone, Unpublish
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.serve.http.suggestion_budget import PER_ADDRESS, suggestion_budget
 from perseid.serve.http.v1.meant import ENCODED_TWICE
 from tests.serve.http.places import Harness, basic, harness, json_of

@@ -7,9 +7,9 @@ import pytest
 
 from perseid.ledger.log.requests import MAX_BODY
 from perseid.names import pilin
-from perseid.registry.minting import MAX_NAMES
-from perseid.registry.namespaces import AddNamespace, SetPolicy
-from perseid.registry.policy import PROFILES
+from perseid.registry.commands.minting import MAX_NAMES
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.policy.policy import PROFILES
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import URL, at, create, keyed, record, with_token

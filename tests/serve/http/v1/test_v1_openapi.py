@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from perseid.registry.scopes import WORDS
+from perseid.registry.access.scopes import WORDS
 from perseid.serve.http.pages import POLICY
 from perseid.serve.http.v1 import docs_pages
 from perseid.serve.http.v1.answering import table

@@ -6,8 +6,8 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.life import Redact
-from perseid.registry.operations import Add
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.records import Add
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import URL, at, change, create, keyed, record, with_token

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perseid.registry.scopes import WORDS
+from perseid.registry.access.scopes import WORDS
 from perseid.registry.token_text import Secret
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send

@@ -9,9 +9,10 @@ from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry import undoing, units
-from perseid.registry.operations import Add, Create
-from perseid.registry.transfer import Transfer
+from perseid.registry.commands.records import Add, Create
+from perseid.registry.commands.transfer import Transfer
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs import undo as undoing
 from perseid.serve.http.v1 import unit_calls
 from tests.serve.http.places import Harness, basic, header_of, serve
 from tests.serve.http.v1.apis import got, problem, send
@@ -42,7 +43,7 @@ def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(units, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK", 4)
     monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
     return server
 

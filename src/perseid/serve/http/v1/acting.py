@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from perseid.ledger.log.requests import RestsOn
+from perseid.registry.access.token_records import require_counting
 from perseid.registry.context import Context, Operation
-from perseid.registry.facts import Facts, Rules
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Once, Registry
-from perseid.registry.token_records import require_counting
+from perseid.registry.snapshot import Facts, Rules
 from perseid.serve.http.asking import DOOR
 from perseid.serve.native_deciding import Guarded
 from perseid.serve.native_identity import Guard

@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from perseid.registry.aliases import Astray
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 from perseid.registry.identity import counted_as
+from perseid.registry.policy.aliases import Astray
 from perseid.serve.budgets import source_of
 from perseid.serve.http.asking import Asking
 from perseid.serve.http.authentication import (

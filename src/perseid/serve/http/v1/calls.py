@@ -18,8 +18,8 @@ from perseid.ledger.log.requests import Answer
 from perseid.names.errors import quoted
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, parse_human
+from perseid.registry.access.permissions import shown
 from perseid.registry.context import Context, Operation
-from perseid.registry.demands import shown
 from perseid.registry.idempotency import Differs, Done, Fresh, IdempotencyKeys, Known, Pending
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry

@@ -7,10 +7,10 @@ from typing import Annotated, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from perseid.names.handle import Handle
-from perseid.registry.conditions import Conditional
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.conditions import Conditional
+from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.demands import shown
-from perseid.registry.operations import require_identity
 from perseid.registry.results import Changed
 from perseid.registry.veil import keeping_past
 from perseid.serve.http import entity_tags

@@ -8,7 +8,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
 from perseid.registry.citation_forms import FORMS, Style, as_json
 from perseid.registry.cited import cited, printable_name
-from perseid.registry.qr import Drawing, Qr
+from perseid.registry.queries.qr import Drawing, Qr
 from perseid.serve.http.paths import resolvers_of
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode

@@ -8,11 +8,11 @@ from typing import Annotated, Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, parse_human
+from perseid.registry.access.permissions import shown
 from perseid.registry.context import Context
-from perseid.registry.demands import shown
-from perseid.registry.finding import Found, FoundPage, find
-from perseid.registry.past import moment
-from perseid.registry.past_names import Listed, Page, list_handles
+from perseid.registry.queries.find import Found, FoundPage, find
+from perseid.registry.queries.history import moment
+from perseid.registry.queries.listing import Listed, Page, list_handles
 from perseid.registry.results import Refused
 from perseid.registry.searching import Search
 from perseid.serve.http.paths import resolvers_of

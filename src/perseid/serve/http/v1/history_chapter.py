@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from perseid.records.value import Value
+from perseid.registry.access.permissions import Differences
 from perseid.registry.context import Context, not_found
-from perseid.registry.demands import Differences
-from perseid.registry.past import History, Past, Seen, Version, history, moment
-from perseid.registry.past_names import Altered, Logged, Page, changes, log
+from perseid.registry.queries.history import History, Past, Seen, Version, history, moment
+from perseid.registry.queries.listing import Altered, Logged, Page, changes, log
 from perseid.registry.results import Unanswerable
 
 from .calls import ApiCall

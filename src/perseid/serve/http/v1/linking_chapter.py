@@ -3,10 +3,10 @@
 from typing import Annotated, Final
 
 from perseid.records.types import HS_ALIAS
-from perseid.registry.aliases import follow_aliases
+from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
 from perseid.registry.given import CreateGiven
 from perseid.registry.given import Given as GivenValue
-from perseid.registry.transfer import Linked, LinkMetadata, LinkVersion
+from perseid.registry.policy.aliases import follow_aliases
 
 from .calls import ApiCall
 from .changing import CREATED, PLACE, MadeRecord, Name, make

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Final
 
-from perseid.registry.life import Publish, Revive, Tombstone, Unpublish
-from perseid.registry.transfer import Transfer
+from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
+from perseid.registry.commands.transfer import Transfer
 
 from .calls import ApiCall
 from .changing import PLACE, KeepPast, Name, Party, RecordChanged, Why, change

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from perseid.names.handle import Handle
-from perseid.registry.suggesting import Standing
+from perseid.registry.queries.suggest import Standing
 from perseid.serve.http.asking import Asking
 from perseid.serve.http.suggested import ABOUT, suggested
 

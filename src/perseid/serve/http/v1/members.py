@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 
 MAX_PATH: Final = 400
 """Characters of a path, after which it ends: bodies may be nested deeply."""

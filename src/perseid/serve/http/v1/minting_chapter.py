@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from perseid.records.value import Value, ValueRef
-from perseid.registry import generating
+from perseid.registry.commands.minting import MAX_NAMES, Maker, Mint, Reserve
+from perseid.registry.commands.namespaces import checked_prefix
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.generating import Making
 from perseid.registry.given import Given as GivenValue
 from perseid.registry.given import placed
-from perseid.registry.minting import MAX_NAMES, Maker, Mint, Reserve
-from perseid.registry.namespaces import checked_prefix
+from perseid.registry.queries import suffixes
+from perseid.registry.queries.suffixes import Making
 from perseid.registry.results import Minted
 
 from .calls import ApiCall
@@ -211,7 +211,7 @@ class _Order:
         checked_prefix(prefix)
         ttl = context.facts.policy(prefix).default_ttl
         values = () if self.each else placed(self.common, ttl=ttl)
-        order = generating.order(self.making, self.maker, self.where, self.count, values=values, owner=self.owner)
+        order = suffixes.order(self.making, self.maker, self.where, self.count, values=values, owner=self.owner)
         if isinstance(order, Mint):
             metadata = None if self.metadata is None else placed(self.metadata, ttl=ttl)
             order = replace(order, metadata=metadata, published=self.published)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from perseid.names.errors import MAX_QUOTED, quoted
-from perseid.registry.demands import shown
+from perseid.registry.access.permissions import shown
 
 MAX_WHERE: Final = 400
 """Characters of a path. Those of members that are described here are shorter; another one is of a stranger's making."""

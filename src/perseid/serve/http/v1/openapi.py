@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perseid.registry.scopes import WORDS
+from perseid.registry.access.scopes import WORDS
 from perseid.serve.http.settings import HttpSettings
 
 from . import headers

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 
 from perseid.ledger.store.jobs import Operation
 from perseid.records.value import Value
-from perseid.registry import units
 from perseid.registry.identity import Identity
-from perseid.registry.rewriting import Planned
-from perseid.registry.units import Undos
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs.jobs import Undos
+from perseid.registry.jobs.rewrite import Planned
 
 from .changing import iso_time
 from .problems import Problem
@@ -161,7 +161,7 @@ def operation_told(unit: Operation, undos: Undos, runs: Runs, who: Identity) -> 
         unit.id,
         unit.kind,
         state,
-        units.asked(unit),
+        jobs.asked(unit),
         unit.done,
         unit.total or None,
         iso_time(unit.begun),

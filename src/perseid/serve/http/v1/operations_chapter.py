@@ -8,10 +8,11 @@ gone on with by a call.
 from typing import Final
 
 from perseid.ledger.store.jobs import Operation
-from perseid.registry import resuming, rewriting, undoing, units
 from perseid.registry.context import Context
-from perseid.registry.rewriting import PlannedPage, Rewrite
-from perseid.registry.units import Undos
+from perseid.registry.jobs import jobs, resume, undo
+from perseid.registry.jobs import rewrite as rewriting
+from perseid.registry.jobs.jobs import Undos
+from perseid.registry.jobs.rewrite import PlannedPage, Rewrite
 from perseid.serve.budgets import source_of
 from perseid.serve.http.asking import DOOR
 from perseid.serve.http.failures import NO_STORE
@@ -163,7 +164,7 @@ async def list_operations(call: ApiCall) -> Reply:
     runs = call.asking.place.api.runs
 
     def read() -> Reply:
-        page = units.page(acting, call.who, before, limit)
+        page = jobs.page(acting, call.who, before, limit)
         undos, following = Undos.of(acting, *[each.id for each in page.items]), call.sealed(page.last)
         # Whether each is carried out is looked up, which any thread may do.
         told = Operations([operation_told(each, undos, runs, call.who) for each in page.items], following)
@@ -250,19 +251,19 @@ async def resume_operation(call: ApiCall) -> Reply:
     """
     check_known(call)
     acting, name = acting_for(call), call.names["operation"]
-    known = await call.do(Kind.READ, lambda: units.found(acting, call.who, name))
+    known = await call.do(Kind.READ, lambda: jobs.found(acting, call.who, name))
     if call.asking.place.api.runs.is_running(known.id):
         return accepted(call, await shown(call, acting, known.id))
 
     async def begin(place: Place) -> Operation:
-        unit = await call.do(Kind.READ, lambda: resuming.unfinished(acting, known.id, call.who))
-        if unit.kind == undoing.KIND:
+        unit = await call.do(Kind.READ, lambda: resume.unfinished(acting, known.id, call.who))
+        if unit.kind == undo.KIND:
             look = await looked_at(call, acting, unit.undoes)
             await call.do(Kind.WRITE, lambda: look.begin(DOOR))
         await started(call, acting, place, unit)
         return unit
 
-    return await begun(call, acting, begin, undoes=known.kind == undoing.KIND)
+    return await begun(call, acting, begin, undoes=known.kind == undo.KIND)
 
 
 @CHAPTER.add(

@@ -17,11 +17,11 @@ import msgspec
 
 from perseid.names.errors import InvalidName
 from perseid.records.errors import InvalidData
-from perseid.registry.conditions import ConditionFailed
-from perseid.registry.minting import MustWait
-from perseid.registry.policy_text import InvalidPolicy
+from perseid.registry.access.scopes import InvalidScope
+from perseid.registry.commands.conditions import ConditionFailed
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.results import Referred, Refused, Unanswerable
-from perseid.registry.scopes import InvalidScope
 from perseid.serve.http import failures
 from perseid.serve.http.asking import Asking
 from perseid.serve.http.failures import NO_STORE, NOT_PRIVATE

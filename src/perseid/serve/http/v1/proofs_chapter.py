@@ -11,15 +11,8 @@ from typing import Annotated, Final
 from perseid.proof.document import FORMAT
 from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
-from perseid.registry.past import moment
-from perseid.registry.proving import (
-    Consistency,
-    NotCovered,
-    SigningKey,
-    consistency,
-    prove,
-    signing_keys,
-)
+from perseid.registry.queries.history import moment
+from perseid.registry.queries.prove import Consistency, NotCovered, SigningKey, consistency, prove, signing_keys
 
 from .calls import ApiCall
 from .changing import PLACE

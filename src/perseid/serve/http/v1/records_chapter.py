@@ -5,14 +5,14 @@ from typing import Annotated, Final
 
 from perseid.names.handle import Handle
 from perseid.records.value import MAX_VALUES
-from perseid.registry.aliases import followed
-from perseid.registry.conditions import entry_tag, version_tag
+from perseid.registry.commands.conditions import entry_tag, version_tag
+from perseid.registry.commands.records import Delete, Remove
 from perseid.registry.context import Context, Plan
 from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven, placed
 from perseid.registry.given import Given as GivenValue
-from perseid.registry.operations import Delete, Remove
-from perseid.registry.past import as_of, moment
-from perseid.registry.resolving import Query, resolve
+from perseid.registry.policy.aliases import followed
+from perseid.registry.queries.history import as_of, moment
+from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Changed, Refused, Resolved
 from perseid.serve.http import entity_tags
 from perseid.wire.codes import ResponseCode

@@ -3,10 +3,10 @@
 import threading
 from dataclasses import dataclass, field
 
-from perseid.registry.facts import Rules
+from perseid.registry.access.tokens import Tokens
 from perseid.registry.idempotency import IdempotencyKeys
 from perseid.registry.registry import Registry
-from perseid.registry.tokens import Tokens
+from perseid.registry.snapshot import Rules
 
 from .cursors import PURPOSE, Cursors
 from .limiting import Limiter

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import inspect
 
 from perseid.names.errors import InvalidName, quoted
+from perseid.registry.access.permissions import shown
 from perseid.registry.context import over_long
-from perseid.registry.demands import shown
 from perseid.serve.http.bodies import JSON_TYPE, media_type
 from perseid.serve.http.failures import NOT_FOUND, UNSUPPORTED_MEDIA_TYPE
 from perseid.serve.http.messages import Request

@@ -7,9 +7,9 @@ handed over in `lives_chapter`.
 from typing import Annotated, Final
 
 from perseid.ledger.store.jobs import Operation
-from perseid.registry import transferring
 from perseid.registry.context import Context
-from perseid.registry.transferring import MAX_TOLD, PlannedPage, TransferAll, beginning
+from perseid.registry.jobs import transfer
+from perseid.registry.jobs.transfer import MAX_TOLD, PlannedPage, TransferAll, beginning
 from perseid.serve.http.asking import DOOR
 from perseid.serve.native_steps import Kind
 
@@ -97,7 +97,7 @@ async def preview_transfer(call: ApiCall) -> Reply:
     after = await call.after(tuple[int, bytes])
 
     def read(context: Context) -> PlannedPage:
-        return transferring.planned(context, order, after, asked.limit)
+        return transfer.planned(context, order, after, asked.limit)
 
     def tell(page: PlannedPage) -> Reply:
         following = call.sealed(page.following)
@@ -146,12 +146,12 @@ async def transfer_all(call: ApiCall) -> Reply:
     def page(after: tuple[int, bytes] | None) -> tuple[int, tuple[int, bytes] | None]:
         with acting.facts() as facts:
             context = Context(facts, call.who, DOOR, acting.now())
-            found = transferring.planned(context, order, after, judges=False)
+            found = transfer.planned(context, order, after, judges=False)
         return len(found.items), found.following
 
     async def begin(place: Place) -> Operation:
         total = await counted(call, page) or 0
-        unit = await call.do(Kind.WRITE, lambda: transferring.begin(acting, order, call.who, DOOR, new.note, total))
+        unit = await call.do(Kind.WRITE, lambda: transfer.begin(acting, order, call.who, DOOR, new.note, total))
         await started(call, acting, place, unit, forgets=True)
         return unit
 

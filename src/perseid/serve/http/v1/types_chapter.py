@@ -10,13 +10,13 @@ from perseid.records.json_parsing import parse_json
 from perseid.records.patterns import MAX_PATTERN
 from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.records import Create
 from perseid.registry.context import Context, not_found
-from perseid.registry.demands import shown
-from perseid.registry.finding import find
-from perseid.registry.operations import Create
-from perseid.registry.past_names import list_handles
+from perseid.registry.policy.types import Registered, definition_values, registered
+from perseid.registry.queries.find import find
+from perseid.registry.queries.listing import list_handles
 from perseid.registry.searching import Search
-from perseid.registry.type_registry import Registered, definition_values, registered
 
 from .calls import ApiCall
 from .changing import Known

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Final, TypeVar
 
 from perseid.ledger.store.jobs import Operation
-from perseid.registry import resuming, units
 from perseid.registry.identity import Anonymous
+from perseid.registry.jobs import jobs, resume
+from perseid.registry.jobs.jobs import Undos
+from perseid.registry.jobs.undo import InTheWay, Look
 from perseid.registry.results import Refused
-from perseid.registry.undoing import InTheWay, Look
-from perseid.registry.units import Undos
 from perseid.serve.http.asking import DOOR
 from perseid.serve.http.paths import address_of
 from perseid.serve.native_steps import Kind
@@ -86,7 +86,7 @@ async def started(call: ApiCall, acting: Acting, place: Place, unit: Operation, 
     Raises what the first step raises; with `forgets` the operation is forgotten then, as nothing of it was done.
     """
     runs = call.asking.place.api.runs
-    work = partial(resuming.pieces, acting, replace(unit, door=DOOR), call.who)
+    work = partial(resume.pieces, acting, replace(unit, door=DOOR), call.who)
     others = make(call.settings, "ended-early", "whoever carried it out could not go on with it")
     run = Unit(unit.id, work, call.do, call.who, lambda error: problem_of(error, call.asking).problem, others)
     pieces = work()
@@ -103,7 +103,7 @@ async def started(call: ApiCall, acting: Acting, place: Place, unit: Operation, 
             runs.note(run, error)
             return
         if forgets:
-            await call.do(Kind.WRITE, lambda: units.finish(acting, unit))
+            await call.do(Kind.WRITE, lambda: jobs.finish(acting, unit))
         raise
     runs.start(place, run, pieces)
 
@@ -115,7 +115,7 @@ async def counted(call: ApiCall, page: Callable[[P | None], tuple[int, P | None]
     """
     total = 0
     after: P | None = None
-    for _ in range(MAX_COUNTED // units.CHUNK):
+    for _ in range(MAX_COUNTED // jobs.CHUNK):
         count, after = await call.do(Kind.READ, partial(page, after))
         total += count
         if after is None:
@@ -139,7 +139,7 @@ async def shown(call: ApiCall, acting: Acting, name: str) -> OperationTold:
     """An operation as whoever asks may see it."""
 
     def read() -> tuple[Operation, Undos]:
-        unit = units.found(acting, call.who, name)
+        unit = jobs.found(acting, call.who, name)
         return unit, Undos.of(acting, unit.id)
 
     unit, undos = await call.do(Kind.READ, read)

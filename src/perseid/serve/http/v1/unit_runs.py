@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
 from perseid.registry.identity import Identity, counted_as
-from perseid.registry.units import Progress, acts_for
+from perseid.registry.jobs.jobs import Progress, acts_for
 from perseid.serve.native_failures import Busy
 from perseid.serve.native_steps import Kind
 

@@ -1,0 +1,1 @@
+"""Who can do what: permissions, authorization, tokens and their scopes."""

@@ -1,0 +1,171 @@
+"""Bearer tokens as the ledger has them, and whether one still counts.
+
+Everything about a token is in a record of the installation's own, `0.SITE/TOKENS/<ID>`: who made it, its scope, when it
+ends, and the SHA-256 of its secret in a value that nobody may read. So making and revoking are entries of the ledger
+like any other, with who did it and when; every process and node knows of them at once; and a decision rests on the
+token's record as it rests on all else it has read, which the commit checks. Between the decision and the commit nobody
+can be late. Only the last day of use has a table of its own (`perseid.ledger.store.token_uses`).
+
+A token counts as long as
+
+- it is not revoked: the record is there;
+- its time is not over;
+- the key that made it is there, and the same: whoever replaces a key that has become known ends what was made with it.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+import msgspec
+
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.record_keys import record_key, token_name
+from perseid.names.handle import Handle
+from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
+from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.context import Context
+from perseid.registry.identity import KeyHolder, LocalOperator, Proof, Tokened
+from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts
+from perseid.wire.codes import ResponseCode
+
+from .permissions import shown
+from .scopes import InvalidScope, Scope
+
+TOKEN_TYPE: Final = "PERSEID_TOKEN"  # noqa: S105 - a type
+"""The type of the value that says what a token is good for."""
+
+HASH_TYPE: Final = "PERSEID_TOKEN_HASH"
+"""The type of the value that holds the SHA-256 of its secret."""
+
+_LOCAL: Final = "local:"
+_FOR_ADMINISTRATORS: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+_FOR_NOBODY: Final = Permission(0)
+_NO_RIGHT: Final = "the token does not count any more"
+
+
+class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON in the record."""
+
+    label: str
+    maker: str
+    key: str
+    may: list[str]
+    namespaces: list[str] | None
+    created: int
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, without its secret."""
+
+    id: str
+    label: str
+    """What it is for, in the words of its maker."""
+    maker: str
+    """Whom it acts as: `300:0.NA/12345` or `local:alice`."""
+    key: bytes
+    """The commitment, in the ledger, to the key with which the maker is known; empty if they are known otherwise."""
+    scope: Scope
+    created: int
+    """In seconds since 1970."""
+    expires: int
+    """The same: from then on it does not count."""
+
+    def identity(self) -> Tokened:
+        """Who somebody with this token is."""
+        if self.maker.startswith(_LOCAL):
+            return Tokened(LocalOperator(self.maker.removeprefix(_LOCAL)), self.id, self.scope)
+        return Tokened(KeyHolder(ValueRef.parse(self.maker), Proof.TOKEN), self.id, self.scope)
+
+    def values(self, digest: bytes, now: int) -> tuple[Value, ...]:
+        """What the record holds."""
+        places = None if self.scope.namespaces is None else list(self.scope.namespaces)
+        written = _Written(self.label, self.maker, self.key.hex(), self.scope.may, places, self.created, self.expires)
+        about = Value(1, TOKEN_TYPE, msgspec.json.encode(written), timestamp=now, permissions=_FOR_ADMINISTRATORS)
+        return about, Value(2, HASH_TYPE, digest, timestamp=now, permissions=_FOR_NOBODY)
+
+    @classmethod
+    def of_entry(cls, entry: Entry) -> Self | None:
+        """The token that an entry made; None if it made none."""
+        for value in entry.record():
+            if value.type == TOKEN_TYPE:
+                return cls._read(entry.handle.rpartition("/")[2].lower(), value.data)
+        return None
+
+    @classmethod
+    def _read(cls, name: str, data: bytes) -> Self | None:
+        try:
+            found = msgspec.json.decode(data, type=_Written)
+            scope = Scope.of(found.may, found.namespaces)
+            key = bytes.fromhex(found.key)
+        except (msgspec.MsgspecError, InvalidScope, ValueError):
+            return None  # of a newer version, say: it gives no right
+        return cls(name, found.label, found.maker, key, scope, found.created, found.expires)
+
+
+def digest_in(entry: Entry) -> bytes:
+    """The SHA-256 of the secret of the token that an entry made."""
+    return next((value.data for value in entry.record() if value.type == HASH_TYPE), b"")
+
+
+def record_of(facts: Facts, token: str) -> Entry | None:
+    """The latest entry about a token, on which the decision rests from now on; None if there never was such a token."""
+    return facts.entry(record_key(token_name(token)))
+
+
+def counting(facts: Facts, token: str, now: int) -> tuple[Token, Entry]:
+    """A token that counts, and its record. Raises `Refused`."""
+    entry = record_of(facts, token)
+    if entry is None:
+        raise _gone("there is no such token here")
+    found = Token.of_entry(entry) if entry.state is State.NORMAL else None
+    if found is None:
+        raise _gone(f"the token {token} was revoked")
+    if now >= found.expires:
+        raise _gone(f"the time of the token {token} is over")
+    if not maker_stands(facts, found):
+        raise _gone(f"the key {shown(found.maker)}, with which the token {token} was made, is gone or another one now")
+    return found, entry
+
+
+def require_counting(context: Context) -> None:
+    """Refuse whoever shows a token that does not count now, or is not what it was; others are not concerned."""
+    who = context.who
+    if isinstance(who, Tokened):
+        token, _ = counting(context.facts, who.token, context.now)
+        if token.identity() != who:
+            raise _gone(f"the token {who.token} is another one now")
+
+
+def key_mark(facts: Facts, reference: ValueRef) -> bytes | None:
+    """What a token keeps of the key that a reference names; empty if it names a group or no particular value.
+
+    None if there is no such value here. The mark is the salted commitment of the ledger, which tells nothing of the
+    key, and is another one whenever the value changes.
+    """
+    if facts.group(reference.handle) is None:
+        return None
+    entry = facts.held(Handle.keepable(reference.handle)).entry
+    if entry is None:
+        return None
+    if reference.index == 0:
+        return b""
+    for slot, value in zip([slot for slot in entry.values if not slot.is_redacted], entry.record(), strict=True):
+        if value.index == reference.index:
+            is_key = any(has_type(value.type, type_) for type_ in (HS_PUBKEY, HS_SECKEY))
+            return slot.commitment if is_key else b""
+    return None
+
+
+def maker_stands(facts: Facts, token: Token) -> bool:
+    """Whether whoever made a token can still be the one who did."""
+    if token.maker.startswith(_LOCAL):
+        return True
+    return key_mark(facts, ValueRef.parse(token.maker)) == token.key
+
+
+def _gone(reason: str) -> Refused:
+    advice = f"{_NO_RIGHT}: use another one, or have one made"
+    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, advice)

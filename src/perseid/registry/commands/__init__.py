@@ -1,0 +1,1 @@
+"""Changes to records: each command reads a snapshot and returns a plan."""

@@ -1,0 +1,1 @@
+"""An installation: its directory, settings, site information and certificates."""

@@ -1,0 +1,130 @@
+"""The demonstration: the namespaces of the seed documents, and the identifiers that these published.
+
+PILIN's `102.100.272`, whose types are handles under `102.100.TYPE`, and CORDRA's `2000.01`. The example of PILIN's
+authority metadata policy is imported value by value, with its dates. Of the other identifiers the documents tell what
+they stand for, and that is what their records say.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.encoding import from_iso
+from perseid.records.value import Value, ValueRef
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create
+from perseid.registry.context import IMPORT
+from perseid.registry.identity import Identity
+from perseid.registry.policy.policy import PROFILES, TYPE_REGISTRY, Policy
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.registry.setup import administered_by, with_group
+from perseid.wire.codes import ResponseCode
+
+PILIN: Final = "102.100.272"
+TYPES: Final = TYPE_REGISTRY.removesuffix("/")
+CORDRA: Final = "2000.01"
+CREATOR: Final = f"{PILIN}/0N8J991QH"
+"""The PILIN project, the creator of all its identifiers; it names itself."""
+
+_NOTE: Final = "demonstration: as published in the seed documents"
+_PURPOSES: Final = {
+    TYPES: "The types of values in records of the PILIN project, each a handle that resolves to its definition.",
+    PILIN: "Identifiers of the PILIN project and of its documents.",
+    CORDRA: "Identifiers of CORDRA's specifications, and of the metadata records that describe these.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """An identifier, and what the documents say that it stands for."""
+
+    handle: str
+    values: tuple[Value, ...]
+
+
+def add_demonstration(
+    registry: Registry, who: Identity, door: str, administrators: tuple[ValueRef, ...] = ()
+) -> tuple[Handle, ...]:
+    """Make the namespaces and records of the demonstration, whose namespaces these administer; the names.
+
+    Refused, before anything is written, where one of the namespaces exists.
+    """
+    with registry.facts() as facts:
+        for prefix in _PURPOSES:
+            if facts.entry(record_key(policy_name(prefix))) is not None:
+                reason = f"there is a namespace {shown(prefix)} already, which the demonstration would make"
+                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "use another installation for it", "H7")
+    for prefix in _PURPOSES:
+        values = administered_by(prefix, administrators) if administrators else ()
+        registry.do(AddNamespace(prefix, _policy(prefix), values), who, door)
+    names = []
+    for published in (*_pilin(), *_cordra()):
+        operation = Create(Handle.parse(published.handle), published.values)
+        names.append(registry.do(operation, who, IMPORT, _NOTE).handle)
+    return tuple(names)
+
+
+def _policy(prefix: str) -> Policy:
+    profiles = {TYPES: PROFILES["free"], PILIN: PROFILES["pilin"], CORDRA: PROFILES["cordra"]}
+    policy = replace(profiles[prefix], purpose=_PURPOSES[prefix])
+    return with_group(replace(policy, default_creator=CREATOR) if prefix == PILIN else policy)
+
+
+def _pilin() -> Iterator[_Published]:
+    """In an order in which each record names only what exists."""
+    pilin = PROFILES["pilin"]
+    project = (_text(1, "DESC", "The PILIN project"), _text(2, "EMAIL", "policy@pilin.net.au"))
+    yield _Published(CREATOR, (*project, _text(3, pilin.creator_type, CREATOR)))
+    yield _example()
+    suffixes = "Handle Suffix Format Policy for the PILIN Project"
+    yield _described(f"{PILIN}/Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
+    metadata = "Authority Metadata for the PILIN Project"
+    work, draft, release = (f"{PILIN}/{suffix}" for suffix in ("8RBZF0DQH", "D7J1G0DQH", "X4NDP2JQH"))
+    versions = (_text(2, pilin.expression_type, draft), _text(3, pilin.expression_type, release))
+    yield _described(work, f"{metadata}: the latest version", *versions)
+    of_work = _text(2, pilin.work_type, work)
+    yield _described(draft, f"{metadata}: version 0.2 of 2007-09-17, draft for discussion", of_work)
+    yield _described(release, f"{metadata}: version 1.0 of 2007-10-25, release", of_work)
+
+
+def _example() -> _Published:
+    """The example of the authority metadata policy: a date, a creator, an owner, and two times."""
+    pilin = PROFILES["pilin"]
+    created, updated = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
+    owner = Value(100, "HS_ADMIN", Admin(ValueRef(300, "102.100.pilin2/XYZZY")).to_bytes())
+    values = (
+        _text(1, pilin.creation_date_type, "2007-06-22T02:53:46Z").with_timestamp(created),
+        _text(2, pilin.creator_type, CREATOR).with_timestamp(created),
+        owner.with_timestamp(updated),
+    )
+    return _Published(f"{PILIN}/2RDV0T0QH", values)
+
+
+def _cordra() -> Iterator[_Published]:
+    """Two specifications, each with the record that describes it: two identifiers to a thing (S12)."""
+    cordra = PROFILES["cordra"]
+    documents = {
+        "CORDRA identifiers as handles": ("EEF4DF17361A42E2B975E554663B70C3", "F4FBE5D290194191AAD3A1EFE79D6C5A"),
+        "Encoding CORDRA identifiers in URI syntax": (
+            "FFEE9F72B00C4189B137ECD34188B94E",
+            "A3D8BE7457C943FFB66ED4583059A8BA",
+        ),
+    }
+    for title, (thing, about) in documents.items():
+        of_thing = _text(2, cordra.object_type, f"{CORDRA}/{thing}")
+        of_record = _text(2, cordra.metadata_type, f"{CORDRA}/{about}")
+        yield _described(f"{CORDRA}/{thing}", f"{title}: specification, version 1.00.20050101", of_record)
+        yield _described(f"{CORDRA}/{about}", f"{title}: the metadata record of the specification", of_thing)
+
+
+def _described(handle: str, text: str, *links: Value) -> _Published:
+    return _Published(handle, (_text(1, "DESC", text), *links))
+
+
+def _text(index: int, type_: str, text: str) -> Value:
+    return Value.text(index, type_, text)

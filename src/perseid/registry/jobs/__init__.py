@@ -1,0 +1,1 @@
+"""Changes to many records, with progress, resume and undo."""

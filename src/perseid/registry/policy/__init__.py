@@ -1,0 +1,1 @@
+"""What a namespace demands: policies, authority metadata, types, aliases, templates."""

@@ -1,0 +1,150 @@
+"""Other names for a thing: where HS_ALIAS values lead.
+
+Each name is found by the rules of its own namespace, all of them in one state of the ledger, or as they were at one
+moment. Only public values of public records count, and of the past only what everybody may still see. Of several
+aliases the one with the lowest index is followed.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.records.data_types import interpret_as
+from perseid.records.record import ascending
+from perseid.records.text_types import Alias
+from perseid.records.types import HS_ALIAS
+from perseid.records.value import Value
+from perseid.registry.access.permissions import shown
+from perseid.registry.context import Context
+from perseid.registry.identity import Anonymous
+from perseid.registry.queries.history import as_of
+from perseid.registry.queries.resolve import Query, resolve
+from perseid.registry.results import Refused, Resolved
+from perseid.registry.snapshot import SITE_PREFIX, Facts, of_type
+from perseid.wire.codes import ResponseCode
+
+MAX_ALIASES: Final = 10
+"""How many aliases are followed. People make one, or two when names were merged; more is a mistake or a trap."""
+
+
+class End(Enum):
+    """How following aliases ended."""
+
+    FOUND = "found"
+    """At a record that is no alias."""
+    NOT_FOUND = "not found"
+    """At a name of this server without a record that everybody may see."""
+    ELSEWHERE = "elsewhere"
+    """At a name that another service answers for: ask there."""
+    LOOP = "loop"
+    """At a name that was met before."""
+    TOO_LONG = "too long"
+    """At an alias that is one too many."""
+    UNREADABLE = "unreadable"
+    """At an alias whose data is no name."""
+
+
+class Astray(Refused):
+    """The name that was asked for exists, and its aliases lead to no record here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Where aliases lead."""
+
+    chain: tuple[Handle, ...]
+    """The names in the order in which they were met, the one asked for first and that of the end last."""
+    end: End
+
+    @property
+    def last(self) -> Handle:
+        """The name at the end."""
+        return self.chain[-1]
+
+
+def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> Followed:
+    """Follow aliases, now or as of an entry of the past (see `past.moment`)."""
+    chain: list[Handle] = []
+    met: set[bytes] = set()
+    while True:
+        if fold(handle.prefix) == SITE_PREFIX:
+            return Followed((*chain, handle), End.NOT_FOUND)
+        if not facts.is_responsible(handle):
+            return Followed((*chain, handle), End.ELSEWHERE)
+        held = facts.held(handle)
+        # How a name is registered that is not public nobody is told: it looks like one that never was.
+        chain.append(held.handle if held.is_public else held.policy.normalise(held.policy.lookup_form(handle)[0]))
+        if held.key in met:
+            return Followed(tuple(chain), End.LOOP)
+        met.add(held.key)
+        try:
+            found = _resolved(facts, handle, at)
+        except Refused as refused:
+            end = End.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else End.NOT_FOUND
+            return Followed(tuple(chain), end)
+        # What a template makes of a name may depend on its letters.
+        chain[-1] = handle if found.by_template else found.registered
+        aliases = ascending(of_type(found.values, HS_ALIAS))
+        if not aliases:
+            return Followed(tuple(chain), End.FOUND)
+        target = _target(aliases[0])
+        if target is None:
+            return Followed(tuple(chain), End.UNREADABLE)
+        if len(chain) > limit:
+            return Followed(tuple(chain), End.TOO_LONG)
+        handle = target
+
+
+def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
+    """Follow aliases to the record that the name means in the end; refused if there is none here."""
+    found = follow_aliases(facts, handle, at)
+    if found.end is End.FOUND or (found.end is End.NOT_FOUND and len(found.chain) == 1):
+        return found  # of a name that is no alias there is nothing to tell but what resolving tells
+    way = f"{shown(handle)} is another name"
+    if found.end is End.NOT_FOUND:
+        reason = f"{way} for {shown(found.last)}, of which there is no record"
+        raise Astray(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
+    if found.end is End.ELSEWHERE:
+        if len(found.chain) == 1:
+            return found
+        reason = f"{way} for {shown(found.last)}, which another service answers for"
+        raise Astray(ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {shown(found.last.prefix)}", "S2")
+    why = {
+        End.LOOP: f"{way} in a circle: {shown(found.last)} leads back to itself",
+        End.TOO_LONG: f"{way}, and behind {shown(found.last)} the aliases go on; {MAX_ALIASES} are followed",
+        End.UNREADABLE: f"the alias of {shown(found.last)} is no name",
+    }
+    raise Astray(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
+
+
+def check_aliases(facts: Facts, handle: Handle, values: tuple[Value, ...]) -> None:
+    """Refuse a new alias that leads back to the name whose record it is in: whoever follows it gets nowhere.
+
+    Deployed servers take it, so the doors that speak for them do too; those of our own do not.
+    """
+    aliases = of_type(values, HS_ALIAS)
+    if not aliases:
+        return
+    held = facts.held(handle)
+    there = {value.data for value in of_type(held.values, HS_ALIAS)}
+    targets = [_target(alias) for alias in aliases if alias.data not in there]
+    for target in targets:
+        if target is not None and fold(target.prefix) == fold(handle.prefix) and facts.held(target).key == held.key:
+            reason = f"{shown(handle)} cannot be another name for itself"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "name the handle that it should lead to", "S2")
+
+
+def _resolved(facts: Facts, handle: Handle, at: int | None) -> Resolved:
+    """What everybody is told of a name. Raises `Refused`."""
+    query = Query(handle, refer=False)
+    if at is None:
+        return resolve(query, Context(facts, Anonymous(), "read", 0))
+    return as_of(facts, Anonymous(), query, at).resolved
+
+
+def _target(alias: Value) -> Handle | None:
+    """The name that an alias gives."""
+    name = interpret_as(alias, Alias)
+    return None if name is None else name.handle

@@ -1,0 +1,1 @@
+"""Reading: resolve, history, find, suggest, cite, prove."""

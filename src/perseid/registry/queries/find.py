@@ -1,0 +1,320 @@
+"""Finding names by what their records hold: which lead to this URL, which are whose, what has changed (S4, S5).
+
+Whoever may list the names of a namespace finds them (see `past_names`): with LIST_HANDLES in every state, by an open
+policy those that the public may know. A value that is not public is found by those only who may read it. Deleted names
+are not found: they are nothing any more; the log tells of them.
+
+Pages are by the key of an index, so a page costs the same wherever it begins, and there is no end to how many there
+can be. What may not be seen, or is not what was looked for after all, is passed over, so much of it at a time: a page
+may be short, or empty, although there are more. A record that is changed between two pages may be seen twice, or, if it
+moved to a place that was passed, not at all.
+
+What is private has no part in the order, nor in whether there is more: a record stands where the values have it that
+may be read, a full page goes on only if something is left that may be seen, and its end is sealed (`page_ends`). What
+remains to be noticed is that very much was passed over.
+
+A pattern for URLs without a beginning has no range of keys. Then all keys are looked through, for some time, and the
+page says so.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.views.search_keys import KEY_LENGTH, keys_of
+from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.access import permissions
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, Spent, authorise
+from perseid.registry.access.permissions import shown
+from perseid.registry.identity import Identity
+from perseid.registry.page_room import OF_VALUE, Room
+from perseid.registry.results import Refused, Unanswerable
+from perseid.registry.searching import Matched, Plan, Prepared, Search
+from perseid.registry.snapshot import SITE_PREFIX, Facts
+from perseid.registry.veil import is_public
+
+from .history import DEFAULT_PAGE, may, page_size
+from .listing import MAX_SCANNED, Sight, demand_listing
+from .paging import PageEnds, mark
+
+SCAN_SECONDS: Final = 1.0
+"""How long one page looks through everything: others wait for an answer too."""
+
+_FEWEST_READ: Final = 50
+_MOST_READ: Final = 1_000
+_SCANNED_AT_ONCE: Final = 5_000
+
+Place = tuple[int, bytes, int]
+"""Where somebody is on the way: the number of a range, a key in it, an entry. Without ranges, only the entry counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A name whose record is what was looked for."""
+
+    handle: str
+    state: State
+    seq: int
+    """Its latest entry."""
+    at: int
+    """When it last changed, in microseconds since 1970."""
+    values: tuple[Value, ...]
+    """The values that are as asked for; none if nothing was asked about values."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """Some of what was found, in the order of the index."""
+
+    items: tuple[Found, ...]
+    following: str | None
+    """Where the next page begins; None if this is the last one."""
+    scans: bool
+    """Whether everything had to be looked through, for lack of an index; then a page ends when its time is over."""
+
+
+def find(  # noqa: PLR0913 - the last ones are for those who know better
+    facts: Facts,
+    who: Identity,
+    search: Search,
+    after: str | None = None,
+    limit: int = DEFAULT_PAGE,
+    seconds: float = SCAN_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    weigh: Callable[[Found], int] | None = None,
+) -> FoundPage:
+    """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`.
+
+    A page ends early where the records are large: see `page_room`. Who tells more of a record than it holds says with
+    `weigh` how many octets more that is.
+    """
+    wanted = search.prepared()
+    seen = _Seen(facts, who, wanted)
+    walk = _Walk(facts.reading, search, wanted.plan(), min(max(_FEWEST_READ, limit), _MOST_READ))
+    room = Room(page_size(limit))
+    found: list[Found] = []
+    begun = clock()
+    steps = walk.steps(after)
+    last: Place | None = None
+    more, passed = False, 0
+    for place, entry in steps:
+        try:
+            item = None if entry is None else seen.look(entry)
+        except _Enough:
+            more = True
+            break
+        is_told = item is not None and walk.is_first(place, item.contents)
+        if item is not None and is_told:
+            if not room.take(item.octets + (0 if weigh is None else weigh(item.found))):
+                more = True
+                break
+            found.append(item.found)
+            last = place
+        elif not room.is_full:
+            last = place  # a full page ends with what it tells
+        passed += not is_told
+        over = clock() - begun > seconds if walk.plan.scans else passed >= MAX_SCANNED
+        if over or facts.spent.lookups > _MANY_LOOKUPS:
+            more = next(steps, None) is not None
+            break
+    following = walk.told(last) if more and last is not None else None
+    return FoundPage(tuple(found), following, walk.plan.scans is not None)
+
+
+_MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
+"""References that one page follows to decide who may see what, and then ends: nothing is denied for lack of them."""
+
+
+class _Enough(Exception):
+    """Of one prefix, or record, more cannot be decided on this page whether it may be seen."""
+
+
+class _Seen:
+    """What one who asks may see of what was found."""
+
+    def __init__(self, facts: Facts, who: Identity, wanted: Prepared) -> None:
+        self._facts = facts
+        self._who = who
+        self._wanted = wanted
+        self._sight = Sight(facts, who)
+        self._looked_at: dict[int, _Item | None] = {}  # a record has a step for each of its keys
+        prefix = wanted.search.prefix
+        if prefix is not None:
+            # Who asks about one namespace is told that they may not; elsewhere what may not be seen is passed over.
+            demand = demand_listing(prefix, facts.policy(prefix))
+            decision = authorise(who, demand, facts, facts.rules.administration, facts.spent)
+            if not decision.allowed:
+                raise Refused.by_decision(decision)
+
+    def look(self, entry: Entry) -> "_Item | None":
+        """The record of an entry as it may be told; None if it is not what is looked for. Raises `_Enough`.
+
+        What a request may search for rights is limited. A search that had only what others left over tells nothing, so
+        the page ends before such a record; on the next one it is the first, for which it is searched with all of it.
+        """
+        if entry.seq not in self._looked_at:
+            spent = self._facts.spent
+            was_fresh = spent == Spent()
+            item = self._look(entry)
+            if spent.is_used_up and not was_fresh:
+                if self._looked_at:
+                    raise _Enough
+                spent.lookups = spent.members = 0
+                self._sight = Sight(self._facts, self._who)
+                item = self._look(entry)
+            self._looked_at[entry.seq] = item
+        return self._looked_at[entry.seq]
+
+    def _look(self, entry: Entry) -> "_Item | None":
+        if entry.state is State.ABSENT or not self._wanted.concerns(entry):
+            return None
+        if fold(entry.handle.partition("/")[0]) == SITE_PREFIX:
+            return None  # the installation's own records are no names
+        right = self._sight.right(entry.handle)
+        if right is None:
+            raise _Enough
+        if not right.lists or not (right.administers or is_public(entry.state)):
+            return None
+        return self._met(entry)
+
+    def _met(self, entry: Entry) -> "_Item | None":
+        """The values that are as asked for, of those that may be read."""
+        try:
+            policy = self._facts.policy(entry.handle.partition("/")[0])
+        except Refused:
+            return None  # of a namespace whose policy cannot be read nothing is known
+        every: list[Matched] = list(zip(entry.contents(), entry.record(), strict=True))
+        public = [each for each in every if each[1].is_public]
+        readable = [each for each in every if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
+        by_all, met = self._wanted.meets(policy, entry, readable), self._wanted.meets(policy, entry, public)
+        by = public
+        if by_all != met and may(self._facts, self._who, permissions.read(Handle.keepable(entry.handle))):
+            met, by = by_all, readable
+        if met is None:
+            return None
+        return _Item(Found(entry.handle, entry.state, entry.seq, entry.at, met), [content for content, _ in by])
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A record that is what was looked for."""
+
+    found: Found
+    contents: list[bytes]
+    """The values, in their binary form, that may be known: by these it has its place in the order."""
+
+    @property
+    def octets(self) -> int:
+        """What it takes on a page: all of it is held until the page ends, also what is not told."""
+        return len(self.found.handle) + sum([OF_VALUE + len(content) for content in self.contents])
+
+
+class _Walk:
+    """Goes through the records that may be what is looked for, in the order of an index."""
+
+    def __init__(self, reading: Reading, search: Search, plan: Plan, at_once: int) -> None:
+        self._reading = reading
+        self._at_once = at_once
+        self._ends = PageEnds(reading, search)
+        self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first, found out once
+        self.plan = plan
+
+    def steps(self, after: str | None) -> Iterator[tuple[Place, Entry | None]]:
+        """The records behind where a page ended, each with its place; None where a place leads to nothing."""
+        place = (0, b"", 0) if after is None else self._place(after)
+        if self.plan.ranges:
+            return self._by_scan(place) if self.plan.scans else self._by_keys(place)
+        return self._by_names(place) if self.plan.names else self._by_log(place)
+
+    def is_first(self, place: Place, contents: list[bytes]) -> bool:
+        """Whether a record whose values may be known so far is met here for the first time."""
+        if not self.plan.ranges:
+            return True
+        number, key, seq = place
+        if seq not in self._first:
+            candidates = (each for each in self._keys(contents) if not self.plan.scans or self._is_candidate(each[1]))
+            self._first[seq] = next(candidates, None)
+        return self._first[seq] == (number, key)
+
+    def told(self, place: Place) -> str:
+        """A place, for whoever may not know it."""
+        number, key, seq = place
+        return self._ends.told(seq, mark(number, key)) if self.plan.ranges else self._ends.told(seq)
+
+    def _place(self, told: str) -> Place:
+        found = self._ends.read(told)
+        if found is None or found[0] > self._reading.size:  # where an older state of the ledger was put back
+            raise _unknown(told)
+        entry = self._reading.entry(found[0])
+        if not self.plan.ranges:
+            return 0, entry.key, entry.seq
+        for number, key in self._keys(entry.contents()):
+            if mark(number, key) == found[1]:
+                return number, key, entry.seq
+        raise _unknown(told)  # what it was has been erased since
+
+    def _keys(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
+        """The keys of values in the ranges, in the order in which they are met."""
+        keys = keys_of(contents)
+        ranges = enumerate(self.plan.ranges)
+        return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
+
+    def _by_keys(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        number, key, seq = place
+        for which, one in enumerate(self.plan.ranges):
+            if which < number:
+                continue
+            after = (key, seq) if which == number else (b"", 0)
+            more = True
+            while more:
+                rows, more = self._reading.leading_to(one.first, one.end, self._at_once, after)
+                yield from (((which, found, entry.seq), entry) for found, entry in rows)
+                after = (rows[-1][0], rows[-1][1].seq) if rows else after
+
+    def _by_scan(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        number, key, seq = place
+        for which, one in enumerate(self.plan.ranges):
+            if which < number:
+                continue
+            after = (key, seq) if which == number else (b"", 0)
+            while rows := self._reading.target_rows(one.first, one.end, _SCANNED_AT_ONCE, after):
+                for found, seq_found in rows:
+                    entry = self._reading.entry(seq_found) if self._is_candidate(found) else None
+                    yield (which, found, seq_found), entry
+                if len(rows) < _SCANNED_AT_ONCE:
+                    break
+                after = rows[-1]
+
+    def _is_candidate(self, key: bytes) -> bool:
+        """Whether a key, which may be cut, can be that of a place that is looked for."""
+        glob = self.plan.scans
+        return glob is None or len(key) >= KEY_LENGTH or glob.matches(key)
+
+    def _by_names(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        assert self.plan.names is not None  # noqa: S101 - it is asked before
+        first, end = self.plan.names
+        if place[1]:
+            first = place[1] + b"\0"
+        more = True
+        while more:
+            entries, more = self._reading.some_names(first, end, self._at_once)
+            yield from (((0, entry.key, entry.seq), entry) for entry in entries)
+            first = entries[-1].key + b"\0" if entries else first
+
+    def _by_log(self, place: Place) -> Iterator[tuple[Place, Entry | None]]:
+        since, size = max(self.plan.since or 0, place[2]), self._reading.size
+        for first in range(since, size, self._at_once):
+            for entry in self._reading.log(first, min(first + self._at_once, size)):
+                is_latest = self._reading.latest(entry.key) == entry.seq
+                yield (0, entry.key, entry.seq), entry if is_latest else None
+
+
+def _unknown(told: str) -> Refused:
+    reason = f"no page of this search ended at {shown(told)}"
+    return Unanswerable(reason, "begin anew, and go on where a page says that it ended")
