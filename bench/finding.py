@@ -27,9 +27,8 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import LocalOperator
 from perseid.registry.installation.installation import new_log
-from perseid.registry.queries.find import FoundPage, find
+from perseid.registry.queries.find import FoundPage, Search, find
 from perseid.registry.registry import Registry
-from perseid.registry.searching import Search
 from perseid.registry.snapshot import Rules
 
 SIZES: Final = "10000,100000"

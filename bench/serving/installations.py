@@ -19,8 +19,8 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Add, Modify
 from perseid.registry.identity import LocalOperator
 from perseid.registry.installation.installation import Installation
+from perseid.registry.installation.setup import GROUP_INDEX, KEY_INDEX, key_of
 from perseid.registry.registry import Registry
-from perseid.registry.setup import GROUP_INDEX, KEY_INDEX, key_of
 from perseid.registry.snapshot import Rules
 
 PREFIX: Final = "20.500.99999"

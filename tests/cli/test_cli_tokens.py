@@ -12,10 +12,10 @@ from perseid.cli import _token_checks
 from perseid.cli._place import registry_of
 from perseid.ledger.store import token_uses
 from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.token_records import PATTERN, Secret
 from perseid.registry.access.tokens import Tokens
 from perseid.registry.installation.installation import Installation
 from perseid.registry.results import Refused
-from perseid.registry.token_text import PATTERN, Secret
 from tests.cli.installation import Site, refused, site
 
 

@@ -10,7 +10,7 @@ from perseid.cli._values import PRIVATE, parse, printable, read_record, read_tex
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, Value, ValueRef
-from perseid.registry.given import Given, placed, put
+from perseid.registry.commands.records import Given, placed, put
 from perseid.registry.results import Refused
 
 

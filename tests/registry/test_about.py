@@ -9,13 +9,13 @@ from perseid.ledger.log.clock import SECOND
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
 from perseid.records.value import Value, ValueRef
-from perseid.registry.about import authority_of, last_change
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
 from perseid.registry.context import IMPORT
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.resolve import authority_of, last_change
 from perseid.registry.registry import Registry
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, registry_in_memory

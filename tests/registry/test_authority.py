@@ -15,10 +15,10 @@ from perseid.records.admin import Admin
 from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import Record
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
+from perseid.registry.commands.composition import stamp
 from perseid.registry.policy.authority import FIRST_INDEX, Change, Completed, Known, complete
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, definitions, metadata
 from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
-from perseid.registry.timestamps import stamp
 from tests import record_strategies
 from tests.strategies import handles, kept_handles
 

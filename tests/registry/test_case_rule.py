@@ -12,7 +12,6 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value, ValueRef
-from perseid.registry.about import authority_of
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import Namespace, SetPolicy
@@ -25,7 +24,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.history import as_of, history
 from perseid.registry.queries.listing import changes, list_handles, log
 from perseid.registry.queries.prove import cover, prove
-from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.resolve import Query, authority_of
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

@@ -13,9 +13,21 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri
 from perseid.records.value import Permission, Value
-from perseid.registry.citation_forms import FORMS, TEX, as_bibtex, as_csl, as_hdl, as_http, as_json, as_text
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.citation import Citation, Version, citation_of, on_one_line
+from perseid.registry.queries.citation import (
+    FORMS,
+    TEX,
+    Citation,
+    Version,
+    as_bibtex,
+    as_csl,
+    as_hdl,
+    as_http,
+    as_json,
+    as_text,
+    citation_of,
+    on_one_line,
+)
 from perseid.registry.results import Resolved
 from tests.strategies import handles
 

@@ -20,12 +20,11 @@ from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.keys import Who
 from perseid.registry.queries import find as finding
-from perseid.registry.queries.find import Found, FoundPage, find
+from perseid.registry.queries.find import Found, FoundPage, Search, find
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import PageEnds
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.searching import Search
 from perseid.wire.codes import ResponseCode
 from tests.registry.lives import ADMIN, ANN, LISTER, PREFIX_ADMIN, STRANGER, hidden, policy, put, reserve, rules, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory

@@ -12,17 +12,17 @@ from perseid.ledger.log.requests import Lease
 from perseid.names import pilin
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value
-from perseid.registry import setup
 from perseid.registry.commands.create_namespace import MakeNamespace
 from perseid.registry.commands.minting import Maker, Mint, MustWait
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
+from perseid.registry.installation import setup
+from perseid.registry.installation.setup import administered_by, with_group
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.setup import administered_by, with_group
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
 from tests.registry.administration import ref

@@ -14,25 +14,30 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records.locations import find_locations
 from perseid.records.value import Permission, Value
-from perseid.registry.about import authority_of
 from perseid.registry.commands.minting import Maker, Mint
 from perseid.registry.commands.transfer import LinkMetadata
-from perseid.registry.json_ld import as_json_ld, embeddable, json_ld
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, header_values
-from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.resolve import Query, authority_of
 from perseid.registry.queries.signposting import (
     ABOUT_PAGE,
+    BIBLIOGRAPHY,
+    BIBTEX,
+    CSL_JSON,
+    FORMS,
+    JSON_LD,
     MAX_EACH,
     MAX_LINKS,
     RELATIONS,
     Described,
     Form,
+    as_json_ld,
+    embeddable,
+    json_ld,
     link_set,
     links,
 )
-from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
 from perseid.registry.results import Resolved
 from tests.record_strategies import values as any_values
 from tests.registry.link_reading import read_links

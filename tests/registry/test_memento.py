@@ -12,26 +12,27 @@ from hypothesis import strategies as st
 from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
-from perseid.registry import veil
 from perseid.registry.identity import Identity
+from perseid.registry.queries import history as veil
 from perseid.registry.queries import memento
-from perseid.registry.queries.history import MAX_PAGE, as_of, history, moment
+from perseid.registry.queries.history import MAX_PAGE, as_of, history, keeping_past, moment
 from perseid.registry.queries.links import LINK_FORMAT
 from perseid.registry.queries.memento import (
+    JSON,
     Addresses,
     Around,
+    TimeMap,
     around,
     http_date,
     memento_links,
     negotiated,
     present_links,
     read_datetime,
+    time_map,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.time_maps import JSON, TimeMap, time_map
-from perseid.registry.veil import keeping_past
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.link_reading import ReadLink, read_links

@@ -9,21 +9,19 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log import reader
 from perseid.records.value import Value, ValueRef
-from perseid.registry import page_room
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import Scope
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import jobs, rewrite
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.page_room import MAX_PAGE_OCTETS, OF_ITEM, OF_VALUE, Room, octets_of
 from perseid.registry.policy.keys import Who
-from perseid.registry.queries import listing
-from perseid.registry.queries.find import find
+from perseid.registry.queries import listing, paging
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import history
+from perseid.registry.queries.paging import MAX_PAGE_OCTETS, OF_ITEM, OF_VALUE, Room, octets_of
 from perseid.registry.registry import Registry
-from perseid.registry.searching import Search
-from perseid.registry.token_text import Secret
 from tests.registry.lives import ADMIN, ANN, X, delete, hidden, put, reserve, rules, site, value
 from tests.registry.registries import NOBODY, OPERATOR
 
@@ -191,7 +189,7 @@ def test_pages_that_end_early_are_the_whole_list_together(
     ((*whole,),) = all_pages(pages, lived, who)
     assert len(whole) >= 10
     for octets in (1, 600, 1_500, 4_000):
-        monkeypatch.setattr(page_room, "MAX_PAGE_OCTETS", octets)
+        monkeypatch.setattr(paging, "MAX_PAGE_OCTETS", octets)
         monkeypatch.setattr(reader, "CHUNK_OCTETS", octets)
         found = all_pages(pages, lived, who)
         assert [each for page in found for each in page] == whole

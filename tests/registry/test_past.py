@@ -7,12 +7,12 @@ from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry import veil
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history as veil
 from perseid.registry.queries.history import (
     FIRST_INSTANT,
     MAX_PAGE,
@@ -20,13 +20,13 @@ from perseid.registry.queries.history import (
     Version,
     as_of,
     history,
+    keeping_past,
     moment,
     page_size,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, Resolved
-from perseid.registry.veil import keeping_past
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.lives import (

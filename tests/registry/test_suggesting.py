@@ -25,15 +25,17 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.queries.suggest import (
     MAX_LOOK_UPS,
     MAX_NEIGHBOURS,
+    MAX_READINGS,
     MAX_SECONDS,
     MAX_SUGGESTIONS,
+    MAX_TEXT,
     Gone,
     Standing,
     Suggestions,
+    readings,
     suggestions,
 )
 from perseid.registry.registry import Registry
-from perseid.registry.repairing import MAX_READINGS, MAX_TEXT, readings
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Facts
 from perseid.wire.codes import ResponseCode

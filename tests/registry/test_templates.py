@@ -10,7 +10,6 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.value import Permission, Value
-from perseid.registry import veil
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
@@ -18,6 +17,7 @@ from perseid.registry.commands.records import Add, Create, Delete, Home, Modify,
 from perseid.registry.identity import Identity
 from perseid.registry.policy.aliases import End, follow_aliases
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, Resolved
@@ -352,7 +352,7 @@ def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
     assert data("10.1/a@x", registry, seq) == ["stored"]
     for number in range(10):
         put(registry, long, Value.text(1, "DESC", str(number)), namespace())
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 20)
+    monkeypatch.setattr(history, "MAX_SEARCHED", 20)
     refused = refusal("10.1/a@x", registry, seq)
     assert refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert refused.reason == "the past of what 10.1/a@x is made from is not shown"
@@ -367,7 +367,7 @@ def test_all_that_a_name_of_the_past_rests_on_is_searched_within_one_allowance(
         put(registry, "10.1/a", Value.text(1, "URL", str(number)))
         put(registry, "0.NA/10.1", namespace(), Value.text(1, "DESC", str(number)))
     assert data("10.1/a@x", registry, first) == ["https://example.org/a?x"]
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 40)  # enough for either, and not for both
+    monkeypatch.setattr(history, "MAX_SEARCHED", 40)  # enough for either, and not for both
     assert refusal("10.1/a@x", registry, first).code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert asked("10.1/a", registry, first).values
     assert asked("0.NA/10.1", registry, first).values

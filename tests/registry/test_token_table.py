@@ -15,26 +15,36 @@ from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.create_namespace import KeepPrefixHandle, MakeNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Generate, Maker, Mint, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
-from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.commands.records import (
+    Add,
+    AddGiven,
+    Create,
+    CreateGiven,
+    Delete,
+    Given,
+    Home,
+    Modify,
+    Remove,
+    ReplaceWhole,
+    SetGiven,
+)
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.given import AddGiven, CreateGiven, Given, ReplaceWhole, SetGiven
 from perseid.registry.identity import Identity
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing, resolve
-from perseid.registry.queries.find import find
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.searching import Search
-from perseid.registry.token_text import Secret
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import ref
 from tests.registry.registries import OPERATOR, admin, handle, registry_in_memory

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry import token_text
-from perseid.registry.token_text import PATTERN, InvalidToken, Secret, is_id
+from perseid.registry.access import token_records
+from perseid.registry.access.token_records import PATTERN, InvalidToken, Secret, is_id
 
 IDS = "abcdefghijklmnopqrstuvwxyz234567"
 made = st.builds(Secret, st.text(IDS, min_size=8, max_size=8), st.binary(min_size=32, max_size=32))
@@ -79,7 +79,7 @@ def test_what_is_said_of_it(change: object, words: str) -> None:
 def test_a_number_that_is_too_large_is_no_secret() -> None:
     body = "perseid_abcdefgh" + "z" * 43
     with pytest.raises(InvalidToken, match="too large"):
-        Secret.parse(body + token_text._checksum(body))
+        Secret.parse(body + token_records._checksum(body))
 
 
 def test_new_ones_differ_in_everything() -> None:

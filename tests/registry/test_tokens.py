@@ -27,7 +27,7 @@ from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import authorization, tokens
 from perseid.registry.access.scopes import Scope, Word
-from perseid.registry.access.token_records import TOKEN_TYPE
+from perseid.registry.access.token_records import TOKEN_TYPE, Secret
 from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
@@ -42,7 +42,6 @@ from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Changed, Refused
-from perseid.registry.token_text import Secret
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.administration import ref

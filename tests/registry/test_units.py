@@ -28,10 +28,9 @@ from perseid.registry.jobs import jobs
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import undo as undoing
 from perseid.registry.jobs.resume import resume
-from perseid.registry.jobs.rewrite import Planned, Rewrite
+from perseid.registry.jobs.rewrite import Move, Planned, Rewrite
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import InTheWay
-from perseid.registry.moving import Move
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused

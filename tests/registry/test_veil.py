@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import Action, Entry, Kind, Slot, State
 from perseid.records.value import Value
-from perseid.registry import veil
-from perseid.registry.veil import PAST_STAYS, Veil, keeping_past
+from perseid.registry.queries import history
+from perseid.registry.queries.history import PAST_STAYS, Veil, keeping_past
 from tests.registry.lives import hidden, value
 
 
@@ -144,14 +144,16 @@ def test_a_redacted_value_hides_nothing_of_the_time_when_it_was_there() -> None:
 
 
 def test_very_many_redactions_hide_everything_before() -> None:
-    gaps = [entry(value(n), hidden(n + 1), value(n + 2), erased=[n + 1]) for n in range(10, 10 + 2 * veil.MAX_GAPS, 2)]
+    gaps = [
+        entry(value(n), hidden(n + 1), value(n + 2), erased=[n + 1]) for n in range(10, 10 + 2 * history.MAX_GAPS, 2)
+    ]
     assert shown(entry(value(1)), *gaps, entry())[0] == ["v1"]
     gaps.append(entry(value(5000), hidden(5001), erased=[5001]))
     assert shown(entry(value(1)), *gaps, entry())[0] == []
 
 
 def test_what_is_too_far_back_to_be_searched_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 6)
+    monkeypatch.setattr(history, "MAX_SEARCHED", 6)
     one = Veil()
     found = [one.lift(entry(value(1), value(2))) for _ in range(3)]
     assert [len(each) for each in found] == [2, 2, 0]

@@ -7,12 +7,12 @@ from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value
 from perseid.registry.access.authorization import Settings
 from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, Tokens
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import Identity, Tokened
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.registry.token_text import Secret
 from tests.registry.administration import ref
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder
 

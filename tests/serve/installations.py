@@ -13,9 +13,9 @@ from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalOperator
 from perseid.registry.installation.installation import Installation, create
+from perseid.registry.installation.setup import add_namespace, administered_by, key_of, make_root, with_group
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
-from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, with_group
 from perseid.registry.snapshot import Rules
 
 PREFIX: Final = "12345"

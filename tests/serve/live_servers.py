@@ -26,9 +26,9 @@ from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueR
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import LocalOperator
 from perseid.registry.installation.installation import Installation, create
+from perseid.registry.installation.setup import make_root
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
-from perseid.registry.setup import make_root
 from perseid.registry.snapshot import Rules
 from perseid.wire.client import Answer
 from perseid.wire.codes import OpCode, OpFlag

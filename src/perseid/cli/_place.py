@@ -29,10 +29,10 @@ from perseid.registry.context import Operation, over_long
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.history import keeping_past
 from perseid.registry.registry import Registry
 from perseid.registry.results import Changed
 from perseid.registry.snapshot import Rules
-from perseid.registry.veil import keeping_past
 
 from ._directory import Directory, directory_of
 from ._output import print_json

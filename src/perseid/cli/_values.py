@@ -4,7 +4,7 @@ DATA is text, `@FILE` (the octets of a file, `@-` of standard input) or `base64:
 people write of them: `HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. Behind
 the type `!private` makes a value that administrators read, and `!public` one that everybody does.
 
-Where no index is given a free one is chosen: see `perseid.registry.given`.
+Where no index is given a free one is chosen: see `perseid.registry.commands.records`.
 """
 
 import re
@@ -23,7 +23,7 @@ from perseid.records.json_form import values_from_json
 from perseid.records.json_parsing import MAX_JSON_OCTETS, parse_json
 from perseid.records.types import HS_SECKEY, URL, has_type
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value
-from perseid.registry.given import Given
+from perseid.registry.commands.records import Given
 
 FILE_MARK: Final = "@"
 STANDARD_INPUT: Final = "-"

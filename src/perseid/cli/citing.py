@@ -8,9 +8,8 @@ import typer
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
-from perseid.registry.citation_forms import FORMS, Style, as_json
-from perseid.registry.cited import cited, printable_name
 from perseid.registry.context import Context
+from perseid.registry.queries.citation import FORMS, Style, as_json, cited, printable_name
 from perseid.registry.queries.qr import MAX_SCALE, Drawing, Qr
 
 from ._output import AsJson, print_json

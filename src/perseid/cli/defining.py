@@ -16,11 +16,10 @@ from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.context import not_found
 from perseid.registry.policy.types import Registered, definition_values, registered
-from perseid.registry.queries.find import find
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.results import Refused
-from perseid.registry.searching import Search
 
 from ._failures import NOT_FOUND
 from ._help import Group

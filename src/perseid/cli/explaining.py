@@ -11,10 +11,9 @@ import typer
 
 from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.minting import Maker, Mint
-from perseid.registry.commands.records import Delete, Remove
+from perseid.registry.commands.records import Delete, Remove, placed
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Operation
-from perseid.registry.given import placed
 from perseid.registry.registry import Registry
 from perseid.registry.results import Explained
 

@@ -8,9 +8,8 @@ import typer
 
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.queries.find import Found, FoundPage, find
+from perseid.registry.queries.find import Found, FoundPage, Search, find
 from perseid.registry.queries.history import MAX_PAGE, moment
-from perseid.registry.searching import Search
 
 from ._output import AsJson, hint, print_json
 from ._place import ActingAs, Directory, Place, asked_for, opened

@@ -24,12 +24,19 @@ from perseid.registry.installation.installation import (
     NoInstallation,
 )
 from perseid.registry.installation.settings import FILE_NAME, Config
-from perseid.registry.installation.setup import add_demonstration
+from perseid.registry.installation.setup import (
+    add_demonstration,
+    add_namespace,
+    administered_by,
+    key_of,
+    make_root,
+    new_secret,
+    with_group,
+)
 from perseid.registry.installation.site import SITE_NAMES
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import toml
 from perseid.registry.registry import Registry
-from perseid.registry.setup import add_namespace, administered_by, key_of, make_root, new_secret, with_group
 
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, registry_of

@@ -21,7 +21,7 @@ from perseid.records.value import DEFAULT_TTL, Value
 from perseid.registry.commands.minting import Maker, Mint
 from perseid.registry.commands.minting import mint as minted
 from perseid.registry.commands.namespaces import checked_prefix
-from perseid.registry.given import Given, placed
+from perseid.registry.commands.records import Given, placed
 from perseid.registry.jobs import jobs
 from perseid.registry.results import Minted, Refused
 

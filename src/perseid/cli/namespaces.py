@@ -17,6 +17,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import CaseRule
 from perseid.records.value import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, Namespace, SetPolicy
+from perseid.registry.installation.setup import add_namespace, administered_by, with_group
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import (
@@ -29,7 +30,6 @@ from perseid.registry.queries.namespaces import (
     listed_prefixes,
     summary,
 )
-from perseid.registry.setup import add_namespace, administered_by, with_group
 
 from ._help import Group
 from ._lazy import command

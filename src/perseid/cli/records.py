@@ -1,7 +1,7 @@
 """Commands about records: `create`, `set`, `add`, `remove`, `delete`, `list`.
 
 Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation:
-see `perseid.registry.given`.
+see `perseid.registry.commands.records`.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from perseid.registry.commands.records import Delete, Remove
-from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven
+from perseid.registry.commands.records import AddGiven, CreateGiven, Delete, Remove, ReplaceWhole, SetGiven
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 

@@ -13,12 +13,11 @@ from perseid.records.json_form import record_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record
 from perseid.records.value import Value
-from perseid.registry.about import authority_of
 from perseid.registry.context import Context
 from perseid.registry.policy.aliases import followed
 from perseid.registry.policy.authority_metadata import AuthorityMetadata
 from perseid.registry.queries.history import as_of, moment
-from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.resolve import Query, authority_of
 from perseid.registry.queries.resolve import resolve as resolved
 from perseid.registry.results import Resolved
 

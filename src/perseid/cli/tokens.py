@@ -9,10 +9,9 @@ import typer
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import WORDS, InvalidScope, Scope
-from perseid.registry.access.token_records import Token
+from perseid.registry.access.token_records import InvalidToken, Secret, Token
 from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, Listed, RevokeToken
 from perseid.registry.results import Refused
-from perseid.registry.token_text import InvalidToken, Secret
 from perseid.wire.codes import ResponseCode
 
 from ._help import Group

@@ -1,9 +1,16 @@
-"""What operations answer: typed values, and refusals that carry the protocol's code and a sentence for people."""
+"""What operations answer: typed values, and refusals that carry the protocol's code and a sentence for people.
 
+The rules that refusals name by their ids, explained: those for names, and those of the registry.
+"""
+
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Self
 
 from perseid.ledger.log.entry import State
+from perseid.names.errors import rules as name_rules
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.access.authorization import Decision
@@ -109,3 +116,14 @@ class Explained:
     code: ResponseCode | None = None
     advice: str = ""
     rule: str = ""
+
+
+@cache
+def rules() -> dict[str, dict[str, str]]:
+    """Title and text of each rule by its id, in the order of their letters and numbers."""
+    own: dict[str, dict[str, str]] = tomllib.loads(
+        files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    )
+    found = {**name_rules(), **own}
+    letters = list(dict.fromkeys(key[0] for key in found))
+    return dict(sorted(found.items(), key=lambda item: (letters.index(item[0][0]), int(item[0][1:]))))

@@ -16,8 +16,8 @@ from perseid.records.value import Permission, TtlType, Value
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalOperator
+from perseid.registry.installation.setup import add_namespace
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.setup import add_namespace
 from perseid.serve.http.targets import path_of
 from perseid.serve.native_steps import Kind
 from tests.record_strategies import values

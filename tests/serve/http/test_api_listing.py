@@ -11,10 +11,10 @@ from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
+from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing
-from perseid.registry.setup import with_group
 from perseid.serve.http import api_listing
 from perseid.serve.http.messages import Client, Request
 from perseid.serve.http.writing import head_of

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.registry.queries.links import MAX_HEADER_OCTETS
-from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
+from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
 from perseid.serve.http.addresses import MAX_SIGNPOSTED
 from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import POLICY

@@ -13,9 +13,9 @@ from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
+from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.setup import with_group
 from perseid.serve.http.messages import Response
 from tests.serve.http.places import Harness, harness
 from tests.serve.installations import OPERATOR, PREFIX

@@ -26,19 +26,18 @@ from perseid.registry.commands.namespaces import checked_prefix
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened
-from perseid.registry.page_room import Room
 from perseid.registry.queries.history import DEFAULT_PAGE, may, page_size
 from perseid.registry.queries.listing import MAX_SCANNED
+from perseid.registry.queries.paging import Room
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Facts
-from perseid.registry.token_text import InvalidToken, Secret, is_id
 from perseid.wire.codes import ResponseCode
 
 from .authorization import Spent
 from .permissions import Demand, Membership, Need, Role, shown
 from .scopes import BELOW, Scope
-from .token_records import Token, counting, digest_in, key_mark, maker_stands, record_of
+from .token_records import InvalidToken, Secret, Token, counting, digest_in, is_id, key_mark, maker_stands, record_of
 
 DAY: Final = 86_400
 

@@ -20,11 +20,11 @@ from perseid.records.admin import AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
-from perseid.registry import eras
 from perseid.registry.access import permissions as demands
 from perseid.registry.access.permissions import Demand, Membership, Role, is_admin, shown
 from perseid.registry.access.scopes import Reach, Word
 from perseid.registry.context import Context, Plan, not_found, still_reserved
+from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import Known
 from perseid.registry.policy.authority_metadata import of_type as of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -185,13 +185,13 @@ class Redact:
         say any more what was meant.
         """
         reading = context.facts.reading
-        meant = eras.as_of(context.facts, held, self.seq)
+        meant = case_rules.as_of(context.facts, held, self.seq)
         places = {held.key if meant is None else meant.key: (self.seq, self.index)}
         if meant is not None:
             data = {value.data for value in meant.record() if value.index == self.index}
             if meant.key != held.key:
                 _check_gone(held, data, self.index)
-            for entry in eras.history(context.facts, held):
+            for entry in case_rules.history(context.facts, held):
                 for value in entry.record():
                     if value.data in data:
                         places.setdefault(entry.key, (entry.seq, value.index))
@@ -255,7 +255,7 @@ def _said(held: Held, type_: str) -> str:
 
 def _before_tombstone(context: Context, held: Held) -> Entry:
     """The last entry of the record that was no tombstone."""
-    for entry in eras.history(context.facts, held):
+    for entry in case_rules.history(context.facts, held):
         if entry.state is not State.TOMBSTONE:
             if entry.state in (State.NORMAL, State.UNPUBLISHED):
                 return entry

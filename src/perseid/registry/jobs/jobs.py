@@ -19,13 +19,13 @@ import msgspec
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Operation, Steps, Undo, Whose
-from perseid.registry import eras
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, Spent
 from perseid.registry.access.permissions import Demand, shown
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, handle_key, maker_of
-from perseid.registry.page_room import Room
+from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, may
+from perseid.registry.queries.paging import Room
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Facts, Held
@@ -239,7 +239,7 @@ def acts_for(who: Identity, other: Identity) -> bool:
 
 def changed_at(facts: Facts, held: Held, operation: Operation, steps: Steps) -> int:
     """The last entry with which a unit has changed a record, whoever changed it afterwards; 0 if there is none."""
-    for entry in eras.history(facts, held) if held.seq > operation.since else ():
+    for entry in case_rules.history(facts, held) if held.seq > operation.since else ():
         if entry.seq <= operation.since:
             return 0
         if entry.seq in steps:

@@ -25,7 +25,6 @@ from perseid.names.prefixes import ancestors, is_derived, parent
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.value import Permission, ValueRef
-from perseid.registry import eras
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Demand, Membership, Role, is_admin, shown
 from perseid.registry.access.scopes import Reach, Word
@@ -34,7 +33,8 @@ from perseid.registry.commands.records import require_identity
 from perseid.registry.commands.transfer import checked_owner, demand_transfer, handed_over, has_owner, with_owner
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
-from perseid.registry.page_room import Room
+from perseid.registry.policy import case_rules
+from perseid.registry.queries.paging import Room
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Facts, Held
@@ -386,7 +386,7 @@ class _Sight:
         assert self._unit is not None  # noqa: S101 - a step has one
         facts, name = self._context.facts, held.handle
         since = self._given_at((parent(name.suffix) or "") if name.is_prefix_handle else name.prefix)
-        before = eras.as_of(facts, held, since) if 0 < since < held.seq else held.entry
+        before = case_rules.as_of(facts, held, since) if 0 < since < held.seq else held.entry
         if before is None or before.state is State.ABSENT:
             return False  # it was made when the prefix was the new owner's already
         if not name.is_prefix_handle:

@@ -20,21 +20,20 @@ from perseid.ledger.log.reader import Reading
 from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.registry import eras
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorise
 from perseid.registry.access.permissions import Demand, shown
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.identity import Identity, LocalOperator
-from perseid.registry.page_room import Room
+from perseid.registry.policy import case_rules
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Refused, Unanswerable
 from perseid.registry.snapshot import SITE_PREFIX, Facts, Held
-from perseid.registry.veil import is_public
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .history import DEFAULT_PAGE, SEE_ALL, may, own_record, page_size, public_action
+from .history import DEFAULT_PAGE, SEE_ALL, is_public, may, own_record, page_size, public_action
+from .paging import Room
 
 MAX_SCANNED: Final = 1_000
 """How many entries or names one page looks at. What is not shown costs as much as what is."""
@@ -264,7 +263,7 @@ class Sight:
         """Whether an entry may be seen in the log."""
         if not right.lists or right.administers:
             return right.lists
-        is_told = not eras.ends_a_key(self._facts, entry)
+        is_told = not case_rules.ends_a_key(self._facts, entry)
         return is_told and self._known(entry, right) and self._is_known_today(entry, right)
 
     def logged(self, entry: Entry, right: Right) -> Logged:
@@ -278,13 +277,13 @@ class Sight:
 
     def altered(self, entry: Entry, right: Right, earlier: int, later: int) -> Altered | None:
         """The record of an entry, if this is its first change between the moments and what it became may be seen."""
-        if eras.ends_a_key(self._facts, entry):
+        if case_rules.ends_a_key(self._facts, entry):
             return None
         held = self._held(entry)
-        before = eras.as_of(self._facts, held, entry.seq - 1)
+        before = case_rules.as_of(self._facts, held, entry.seq - 1)
         if before is not None and before.seq > earlier:
             return None  # told already, with the record's first change
-        after = eras.as_of(self._facts, held, later) or entry
+        after = case_rules.as_of(self._facts, held, later) or entry
         if not self.shows(after, right):
             return None
         if before is not None and not (right.administers or (right.shows_past and self._known(before, right))):
@@ -326,7 +325,7 @@ class Sight:
 
     def _steps_back(self, entry: Entry) -> Iterator[Entry]:
         """A few versions of the record before an entry, newest first."""
-        steps = eras.history(self._facts, self._held(entry), entry.seq - 1)
+        steps = case_rules.history(self._facts, self._held(entry), entry.seq - 1)
         return (step for step, _ in zip(steps, range(_MAX_STEPS), strict=False))
 
 

@@ -21,9 +21,28 @@ Who created the *identifier* is the author of the record and not of the thing, a
 
 A record may be anybody's. `RELATIONS` has those relations only that tell about a thing: there are others on which
 browsers act (`stylesheet`, `preload`), and others with which the server speaks for itself (`cite-as`, `memento`).
+
+A record as JSON-LD in the words of schema.org: what it says about its thing, and about itself.
+
+There are two nodes. The outer one is the thing, under the address of its identifier. Of it is told what the record
+says in values for title, authors and so on (`citing`), where it is, and with which works, versions and metadata it is
+linked. It is a `CreativeWork` if something is told that only such a work has, of the type that the record names if
+that is one of schema.org, and otherwise a `Thing`.
+
+The inner one is the record, as what the thing is the subject of: since when there is the association of name and thing,
+when the record was last changed, who created it and who answers for it (A1). None of that is true of the thing. A map
+that was drawn in 1850 was not created by whoever gave it an identifier.
+
+The text can be put into a page as it is: nothing in it ends a script or begins markup.
+
+The forms in which a record can be asked for besides its values: by media type, for content negotiation.
+
+Each form is text in UTF-8 that follows from what was resolved and nothing else. It is made of public values only, so
+whoever may ask for the record may have it, and caches may keep it as long as they may keep the record.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -31,18 +50,38 @@ from typing import Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.uri import Reference, Resolver, parse_uri, to_http
+from perseid.names.uri import Reference, Resolver, parse_uri, to_http, to_path
+from perseid.records.encoding import to_iso
 from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.locations import MAX_HREF, Candidate, Location, Locations, expand, find_locations
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, first_readable, of_type, read_stored_party
+from perseid.registry.policy.authority_metadata import (
+    AuthorityMetadata,
+    Party,
+    first_readable,
+    of_type,
+    read_stored_party,
+)
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Resolved
 
-from .citation import CREATORS, Citation, citation_of, on_one_line, said
-from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, web_address
+from .citation import (
+    CREATORS,
+    DESCRIPTIONS,
+    PUBLISHERS,
+    TITLES,
+    Citation,
+    as_bibtex,
+    as_text,
+    citation_of,
+    csl,
+    on_one_line,
+    said,
+)
+from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, linkset, linkset_json, web_address
 
 LICENCES: Final = ("LICENSE", "LICENCE", "RIGHTS")
 KINDS: Final = ("TYPE",)
@@ -269,3 +308,152 @@ def _expected(location: Location) -> tuple[str | None, str | None, tuple[str, ..
 def _title(location: Location) -> tuple[str | None, str | None]:
     title = on_one_line(location.get("title") or "") or None
     return title, (location.get("titlelang") or None) if title else None
+
+
+CONTEXT: Final = "https://schema.org"
+"""The vocabulary."""
+
+NAME_OF_SCHEME: Final = "hdl"
+"""What identifiers of this kind are called where several kinds are told apart: the scheme of their URIs."""
+
+_MICROSECOND: Final = 1_000_000
+_OF_SCHEMA_ORG: Final = re.compile(r"https?://schema\.org/([A-Z][A-Za-z0-9]{0,63})")
+_ESCAPES: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
+
+
+def as_json_ld(described: Described) -> str:
+    """The document, as text that may stand in a page."""
+    return embeddable(write_json(json_ld(described)))
+
+
+def json_ld(described: Described) -> JsonObject:
+    """The document as a plain object."""
+    work = _work(described)
+    type_, more = _types(described, "CreativeWork" if work else "Thing")
+    thing: JsonObject = {
+        "@context": CONTEXT,
+        "@id": described.address,
+        "@type": type_,
+        "additionalType": more,
+        "identifier": _identifier(described),
+        "name": _several(described.said(TITLES)),
+        "description": _several(described.said(DESCRIPTIONS)),
+        "url": _several(_urls(described)),
+        **work,
+        "subjectOf": _several([_record(described), *_references(described, described.policy.metadata_type)]),
+    }
+    return _told(thing)
+
+
+def embeddable(text: str) -> str:
+    """JSON that means the same, and in which no browser finds the end of a script, or markup."""
+    return text.translate(_ESCAPES)
+
+
+def _identifier(described: Described) -> JsonObject:
+    citation = described.citation
+    return {
+        "@type": "PropertyValue",
+        "propertyID": NAME_OF_SCHEME,
+        "value": citation.hdl,
+        "url": described.address,
+    }
+
+
+def _work(described: Described) -> JsonObject:
+    """What only a work has."""
+    policy, citation = described.policy, described.citation
+    licences = [address for text in described.said(LICENCES) if (address := web_address(text)) is not None]
+    return _told(
+        {
+            "author": _several([_named(described, text) for text in described.said(CREATORS)]),
+            "datePublished": citation.date if citation.date_parts else None,
+            "publisher": _several([_named(described, text) for text in described.said(PUBLISHERS)]),
+            "license": _several(licences),
+            "creativeWorkStatus": citation.gone,
+            "about": _several(_references(described, policy.object_type)),
+            "exampleOfWork": _several(_references(described, policy.work_type)),
+            "workExample": _several(_references(described, policy.expression_type)),
+        }
+    )
+
+
+def _record(described: Described) -> JsonObject:
+    resolved, said = described.resolved, described.authority or AuthorityMetadata(None, None, None)
+    answering = said.owners or (() if said.creator is None else (said.creator,))
+    updated = resolved.at // _MICROSECOND if said.updated is None else said.updated
+    return _told(
+        {
+            "@type": "DigitalDocument",
+            "@id": described.page,
+            "name": f"The record of {described.citation.hdl}",
+            "version": str(resolved.seq),
+            "dateCreated": None if said.created is None else to_iso(said.created),
+            "dateModified": to_iso(updated),
+            "creator": None if said.creator is None else _party(described, said.creator),
+            "sdPublisher": _several([_party(described, party) for party in answering[:MAX_EACH]]),
+            "encoding": _several([_form(form.address, form.media_type) for form in described.forms]),
+        }
+    )
+
+
+def _types(described: Described, otherwise: str) -> tuple[str, object]:
+    """The type of the thing, and further ones that are not of this vocabulary."""
+    addresses = [address for text in described.said(KINDS) if (address := web_address(text)) is not None]
+    own = [found[1] for address in addresses if (found := _OF_SCHEMA_ORG.fullmatch(address))]
+    others = [address for address in addresses if not _OF_SCHEMA_ORG.fullmatch(address)]
+    return own[0] if own else otherwise, _several(others)
+
+
+def _urls(described: Described) -> list[str]:
+    """Where the thing is, as the values for it say."""
+    hrefs = [place.href for place in described.located() if place.is_url][:MAX_EACH]
+    return [address for href in hrefs if (address := web_address(href)) is not None]
+
+
+def _references(described: Described, type_: str) -> list[object]:
+    """The things that values of a type name."""
+    return [
+        {"@id": described.address_of(handle), "identifier": to_path(Reference(handle))}
+        for handle in described.linked(type_)
+    ]
+
+
+def _named(described: Described, text: str) -> object:
+    """A party, by its address or in the words of the record, which do not say whether it is a person."""
+    address = described.address_in(text)
+    return text if address is None else {"@id": address}
+
+
+def _party(described: Described, party: Party) -> JsonObject:
+    return {"@id": described.address_of(party.handle), "identifier": to_path(Reference(party.handle))}
+
+
+def _form(address: str, media_type: str) -> JsonObject:
+    return {"@type": "MediaObject", "contentUrl": address, "encodingFormat": media_type}
+
+
+def _several(items: Sequence[object]) -> object:
+    """One item stands alone; of none nothing is told."""
+    return None if not items else items[0] if len(items) == 1 else list(items)
+
+
+def _told(plain: JsonObject) -> JsonObject:
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+JSON_LD: Final = "application/ld+json"
+CSL_JSON: Final = "application/vnd.citationstyles.csl+json"
+BIBTEX: Final = "application/x-bibtex"
+BIBLIOGRAPHY: Final = "text/x-bibliography"
+
+FORMS: Final[Mapping[str, Callable[[Described], str]]] = {
+    JSON_LD: as_json_ld,
+    LINKSET_JSON: lambda described: linkset_json(link_set(described), described.address),
+    LINKSET: lambda described: linkset(link_set(described), described.address),
+    # One item, as services for other identifiers answer; a file of citations is a list of them.
+    CSL_JSON: lambda described: write_json(csl(described.citation)),
+    BIBTEX: lambda described: f"{as_bibtex(described.citation)}\n",
+    BIBLIOGRAPHY: lambda described: f"{as_text(described.citation)}\n",
+}
+"""The forms by media type; where a client does not care, the earlier one is given."""

@@ -16,9 +16,8 @@ from typing import Final
 
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
-from perseid.registry.queries.memento import Addresses
+from perseid.registry.queries.memento import JSON, Addresses
 from perseid.registry.queries.signposting import Form
-from perseid.registry.time_maps import JSON
 
 from .parameters import FORMS, Action
 from .paths import TIME_MAPS, address_of, encoded, path_to, resolvers_of

@@ -14,9 +14,9 @@ right one is never wrong.
 import hashlib
 from typing import Final
 
+from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
 from perseid.registry.identity import Tokened
 from perseid.registry.results import Refused
-from perseid.registry.token_text import PREFIX, InvalidToken, Secret
 from perseid.serve.native_steps import Kind
 
 from .asking import Asking

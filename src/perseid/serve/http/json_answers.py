@@ -13,7 +13,7 @@ import msgspec
 
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
-from perseid.registry.page_room import octets_of
+from perseid.registry.queries.paging import octets_of
 from perseid.wire.codes import ResponseCode
 
 from .messages import HeaderList, Response

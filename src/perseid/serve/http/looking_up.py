@@ -31,23 +31,21 @@ from perseid.records.record import Record, ascending
 from perseid.records.text_types import Alias
 from perseid.records.types import EMAIL, HS_ALIAS, HS_NAMESPACE
 from perseid.records.value import Value
-from perseid.registry import eras
-from perseid.registry.about import authority_of, last_change
 from perseid.registry.access.permissions import shown
 from perseid.registry.commands.composition import known
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
+from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import Known
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, metadata
 from perseid.registry.policy.authority_metadata import of_type as of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.templates import public_now
-from perseid.registry.queries.history import as_of, public_then
+from perseid.registry.queries.history import Searched, as_of, public_then
 from perseid.registry.queries.memento import Around
-from perseid.registry.queries.resolve import Query, resolve
+from perseid.registry.queries.resolve import Query, authority_of, last_change, resolve
 from perseid.registry.results import Refused, Resolved
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Facts, of_type
-from perseid.registry.veil import Searched
 from perseid.serve.native_deciding import Unkeepable, keepable
 from perseid.serve.native_failures import WRONG_SERVER
 from perseid.wire.codes import ResponseCode
@@ -226,7 +224,7 @@ class Reading:
         if not held.policy.authority:
             return None
         record = Record(resolved.registered, self._values_then(str(resolved.handle)) or ())
-        changed = last_change(eras.history(self.facts, held, resolved.seq))
+        changed = last_change(case_rules.history(self.facts, held, resolved.seq))
         return metadata(held.policy, record, changed, lambda party: known(self.facts, party) is Known.HERE_PUBLIC)
 
     def policy(self, found: Found) -> Policy:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from perseid.registry.record_forms import FORMS
+from perseid.registry.queries.signposting import FORMS
 
 MAX_ENTRIES: Final = 64
 """Entries of one header that are looked at: browsers send up to ten."""

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from perseid.registry.queries.links import LINKSET, LINKSET_JSON
-from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD
+from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD
 
 from .targets import Parameters, percent_decoded
 

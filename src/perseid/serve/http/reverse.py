@@ -22,10 +22,9 @@ from perseid.records.types import URL
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.context import Context
-from perseid.registry.queries.find import find
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.results import Refused
-from perseid.registry.searching import Search
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 

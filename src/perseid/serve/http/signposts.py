@@ -14,11 +14,9 @@ from markupsafe import Markup
 
 from perseid.names.uri import Reference
 from perseid.records.locations import Candidate
-from perseid.registry.json_ld import as_json_ld
 from perseid.registry.queries.links import MAX_HEADER_OCTETS, Link, header_values
 from perseid.registry.queries.memento import Memento
-from perseid.registry.queries.signposting import ABOUT_PAGE, Described, links
-from perseid.registry.record_forms import BIBLIOGRAPHY, BIBTEX, FORMS
+from perseid.registry.queries.signposting import ABOUT_PAGE, BIBLIOGRAPHY, BIBTEX, FORMS, Described, as_json_ld, links
 from perseid.registry.results import Resolved
 
 from .addresses import about, addresses_of, forms_of, links_of_redirection, resolver_of

@@ -14,8 +14,8 @@ from typing import Final
 
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.links import Link, header_values
+from perseid.registry.queries.memento import JSON, time_map
 from perseid.registry.results import Refused
-from perseid.registry.time_maps import JSON, time_map
 from perseid.serve.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 

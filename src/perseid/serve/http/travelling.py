@@ -18,9 +18,9 @@ from typing import Final
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ALIAS
-from perseid.registry import eras
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous, Identity
+from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import FIRST_INSTANT, as_of, moment
 from perseid.registry.queries.links import Link, header_values
 from perseid.registry.queries.memento import (
@@ -114,7 +114,7 @@ def entry_of_alias(facts: Facts, handle: Handle, seq: int, seconds: int) -> int:
     alias, as everybody may see them, have the entry of their version.
     """
     held = facts.held(handle)
-    entry = eras.as_of(facts, held, seq)
+    entry = case_rules.as_of(facts, held, seq)
     if entry is None or not of_type(entry.record(), HS_ALIAS):
         return seq
     then = _last_entry(facts, seconds)

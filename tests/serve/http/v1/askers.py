@@ -7,11 +7,11 @@ from urllib.parse import quote
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.scopes import Scope
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Create, Remove
 from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.token_text import Secret
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import got, send
 from tests.serve.installations import OPERATOR

@@ -17,8 +17,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy.keys import Who
-from perseid.registry.queries.find import find
-from perseid.registry.searching import Search
+from perseid.registry.queries.find import Search, find
 from tests.serve.http.places import Harness, basic, harness
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import ANN, with_token

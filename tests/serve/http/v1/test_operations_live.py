@@ -16,9 +16,8 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.find import find
+from perseid.registry.queries.find import Search, find
 from perseid.registry.registry import Registry
-from perseid.registry.searching import Search
 from perseid.registry.snapshot import Rules
 from tests.serve.http.places import basic
 from tests.serve.http.test_http_serving import reload

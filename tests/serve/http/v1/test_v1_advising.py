@@ -15,9 +15,9 @@ import perseid.registry
 from perseid.names.errors import quoted
 from perseid.records.patterns import MAX_PATTERN
 from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Deletion
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.setup import with_group
 from perseid.serve.http.v1.advising import IDENTIFY, said_here
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import got, problem, send

@@ -11,13 +11,13 @@ from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import Scope
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.records import Delete
 from perseid.registry.identity import KeyHolder, Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.token_text import Secret
 from perseid.serve.http import judging
 from perseid.serve.http.judging import Verdict
 from perseid.serve.http.messages import Client

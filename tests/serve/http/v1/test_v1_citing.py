@@ -7,9 +7,9 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.citation_forms import FORMS
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Create
+from perseid.registry.queries.citation import FORMS
 from perseid.serve.http.messages import Client
 from perseid.serve.http.v1.citing_chapter import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
 from perseid.serve.native_steps import Work

@@ -9,8 +9,8 @@ from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
+from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.setup import with_group
 from tests.serve.http.places import PUBLIC_URL, Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import URL, at, change, create, keyed, record, with_token

@@ -18,13 +18,13 @@ from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.scopes import Scope
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.jobs import jobs
-from perseid.registry.page_room import MAX_PAGE_OCTETS
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.token_text import Secret
+from perseid.registry.queries.paging import MAX_PAGE_OCTETS
 from perseid.serve.http.caching import tag_of
 from perseid.serve.http.json_answers import MAX_AT_ONCE, encoded, is_small
 from perseid.serve.http.long_answers import LONG_BODY

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import pilin
-from perseid.registry.rules import rules
+from perseid.registry.results import rules
 from tests.cli.installation import call as cli
 from tests.serve.http.places import Harness, header_of
 from tests.serve.http.v1.apis import got, problem, send

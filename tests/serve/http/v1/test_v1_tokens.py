@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perseid.registry.access.scopes import WORDS
-from perseid.registry.token_text import Secret
+from perseid.registry.access.token_records import Secret
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import at, change, create, forget_answers, keyed, with_token

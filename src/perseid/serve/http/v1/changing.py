@@ -11,8 +11,8 @@ from perseid.registry.access.permissions import shown
 from perseid.registry.commands.conditions import Conditional
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.queries.history import keeping_past
 from perseid.registry.results import Changed
-from perseid.registry.veil import keeping_past
 from perseid.serve.http import entity_tags
 from perseid.serve.native_steps import Kind
 

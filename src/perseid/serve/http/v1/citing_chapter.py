@@ -6,8 +6,7 @@ import msgspec
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
-from perseid.registry.citation_forms import FORMS, Style, as_json
-from perseid.registry.cited import cited, printable_name
+from perseid.registry.queries.citation import FORMS, Style, as_json, cited, printable_name
 from perseid.registry.queries.qr import Drawing, Qr
 from perseid.serve.http.paths import resolvers_of
 from perseid.serve.native_steps import Kind

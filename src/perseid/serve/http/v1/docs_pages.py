@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perseid.registry.rules import rules
+from perseid.registry.results import rules
 from perseid.serve.http.caching import PAGE_AGE
 from perseid.serve.http.messages import Response
 from perseid.serve.http.pages import page, site_of

@@ -5,10 +5,9 @@ from typing import Annotated, Final
 from perseid.registry.access.permissions import shown
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Maker, Mint
-from perseid.registry.commands.records import Delete, Remove
+from perseid.registry.commands.records import AddGiven, CreateGiven, Delete, Remove, SetGiven, placed
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Operation
-from perseid.registry.given import AddGiven, CreateGiven, SetGiven, placed
 from perseid.serve.http.asking import DOOR
 from perseid.serve.native_deciding import Guarded
 from perseid.serve.native_steps import Kind

@@ -10,11 +10,10 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, parse_human
 from perseid.registry.access.permissions import shown
 from perseid.registry.context import Context
-from perseid.registry.queries.find import Found, FoundPage, find
+from perseid.registry.queries.find import Found, FoundPage, Search, find
 from perseid.registry.queries.history import moment
 from perseid.registry.queries.listing import Listed, Page, list_handles
 from perseid.registry.results import Refused
-from perseid.registry.searching import Search
 from perseid.serve.http.paths import resolvers_of
 from perseid.wire.codes import ResponseCode
 

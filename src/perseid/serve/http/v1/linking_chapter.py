@@ -3,9 +3,9 @@
 from typing import Annotated, Final
 
 from perseid.records.types import HS_ALIAS
+from perseid.registry.commands.records import CreateGiven
+from perseid.registry.commands.records import Given as GivenValue
 from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
-from perseid.registry.given import CreateGiven
-from perseid.registry.given import Given as GivenValue
 from perseid.registry.policy.aliases import follow_aliases
 
 from .calls import ApiCall

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.minting import MAX_NAMES, Maker, Mint, Reserve
 from perseid.registry.commands.namespaces import checked_prefix
+from perseid.registry.commands.records import Given as GivenValue
+from perseid.registry.commands.records import placed
 from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.given import Given as GivenValue
-from perseid.registry.given import placed
 from perseid.registry.queries import suffixes
 from perseid.registry.queries.suffixes import Making
 from perseid.registry.results import Minted

@@ -20,7 +20,7 @@ from perseid.names.prefixes import check_prefix
 from perseid.names.schemes import load_scheme, recognise
 from perseid.names.suffix_scheme import Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
-from perseid.registry.rules import rules
+from perseid.registry.results import rules
 from perseid.serve.http.caching import STATIC_AGE
 from perseid.serve.http.failures import NO_STORE
 from perseid.serve.http.paths import resolvers_of

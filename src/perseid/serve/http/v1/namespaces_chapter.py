@@ -10,7 +10,6 @@ import msgspec
 
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule, Handle
-from perseid.registry.about import authority_of
 from perseid.registry.access.permissions import shown
 from perseid.registry.commands import namespaces
 from perseid.registry.commands.create_namespace import MakeNamespace
@@ -18,12 +17,12 @@ from perseid.registry.commands.minting import Maker
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context
-from perseid.registry.page_room import Room
+from perseid.registry.installation.setup import administered_by, with_group
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import MAX_TEXT_OCTETS
 from perseid.registry.queries.namespaces import ChangePolicy, all_rules, known_policy, listed_prefixes, summary
-from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.setup import administered_by, with_group
+from perseid.registry.queries.paging import Room
+from perseid.registry.queries.resolve import Query, authority_of, resolve
 from perseid.registry.snapshot import stored_policy
 from perseid.serve.native_steps import Kind
 

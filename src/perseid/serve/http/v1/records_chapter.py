@@ -6,10 +6,9 @@ from typing import Annotated, Final
 from perseid.names.handle import Handle
 from perseid.records.value import MAX_VALUES
 from perseid.registry.commands.conditions import entry_tag, version_tag
-from perseid.registry.commands.records import Delete, Remove
+from perseid.registry.commands.records import AddGiven, CreateGiven, Delete, Remove, ReplaceWhole, SetGiven, placed
+from perseid.registry.commands.records import Given as GivenValue
 from perseid.registry.context import Context, Plan
-from perseid.registry.given import AddGiven, CreateGiven, ReplaceWhole, SetGiven, placed
-from perseid.registry.given import Given as GivenValue
 from perseid.registry.policy.aliases import followed
 from perseid.registry.queries.history import as_of, moment
 from perseid.registry.queries.resolve import Query, resolve

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from perseid.registry.page_room import MAX_PAGE_OCTETS
+from perseid.registry.queries.paging import MAX_PAGE_OCTETS
 
 MAX_PAGE: Final = 1_000
 """Items of a page at most: an answer of that many names is read in one go, and made in some milliseconds."""

@@ -9,10 +9,9 @@ import msgspec
 from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import MAX_NAMESPACES, WORDS, InvalidScope, Scope, Word
-from perseid.registry.access.token_records import Token
+from perseid.registry.access.token_records import PREFIX, Secret, Token
 from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, MAX_LABEL, CreateToken, Listed, RevokeToken
 from perseid.registry.commands.records import require_identity
-from perseid.registry.token_text import PREFIX, Secret
 from perseid.serve.native_steps import Kind
 
 from .calls import REPLAYED, ApiCall, octets_of, written

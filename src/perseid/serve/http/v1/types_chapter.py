@@ -14,9 +14,8 @@ from perseid.registry.access.permissions import shown
 from perseid.registry.commands.records import Create
 from perseid.registry.context import Context, not_found
 from perseid.registry.policy.types import Registered, definition_values, registered
-from perseid.registry.queries.find import find
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.listing import list_handles
-from perseid.registry.searching import Search
 
 from .calls import ApiCall
 from .changing import Known

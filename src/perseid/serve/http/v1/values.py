@@ -2,7 +2,7 @@
 
 They look as in the API of deployed servers, `{"index": 1, "type": "URL", "data": {"format": "string", "value": "…"}}`,
 and in requests may be shorter: data may be a text, as at the command line, and what is left out is chosen
-(`perseid.registry.given`).
+(`perseid.registry.commands.records`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.json_parsing import kind
 from perseid.records.types import HS_SECKEY, has_type
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef, ref_from_text
-from perseid.registry.given import Given as GivenValue
-from perseid.registry.given import Ttl
+from perseid.registry.commands.records import Given as GivenValue
+from perseid.registry.commands.records import Ttl
 
 from .shapes import About, Given, Told
 from .taking import Unfitting
@@ -126,7 +126,7 @@ def party(text: str, where: str) -> ValueRef:
 
 
 def given_values(values: Iterable[ValueGiven], where: str = "$.values") -> tuple[GivenValue, ...]:
-    """Values of a request, for operations of `perseid.registry.given`; raises `Unfitting`, with their place."""
+    """Values of a request, for operations of `perseid.registry.commands.records`; raises `Unfitting`, with their place."""
     return tuple([_given(value, f"{where}[{number}]") for number, value in enumerate(values)])
 
 
