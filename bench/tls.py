@@ -31,17 +31,17 @@ from perseid.records.key_files import read_key_file
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import self_signed
 from perseid.registry.installation.settings import Config
-from perseid.serve.budgets import Connections
-from perseid.serve.control_counts import ControlCounts
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.connection import Connection
-from perseid.serve.http.front import Front
-from perseid.serve.http.heads import Arrived
-from perseid.serve.http.keeping import Keeping
-from perseid.serve.http.messages import Request, Response
-from perseid.serve.http.tls_handshake import advance, server_context
-from perseid.serve.native_steps import Kind, Work
-from perseid.serve.pools import Pools
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.connection import Connection
+from perseid.server.http.connection.listener import Front
+from perseid.server.http.connection.manager import Keeping
+from perseid.server.http.connection.requests import Arrived
+from perseid.server.http.connection.tls_handshake import advance, server_context
+from perseid.server.http.messages import Request, Response
+from perseid.server.limits.budgets import Connections
+from perseid.server.native_steps import Kind, Work
+from perseid.server.observe.counters import ControlCounts
+from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"
 RSA_KEY = load_der_private_key(read_key_file((KEYS / "privkey.bin").read_bytes(), None).to_pkcs8(), None)

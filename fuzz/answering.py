@@ -11,7 +11,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem, PrefixItem
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
-from perseid.serve.answering import MAX_PACKETS, Answerer, Settings, packets
+from perseid.server.native.resolution import MAX_PACKETS, Answerer, Settings, packets
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Resolve, write_request

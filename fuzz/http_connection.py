@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import h11
 
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.connection import Connection
-from perseid.serve.http.heads import MAX_HEADERS, Arrived
-from perseid.serve.http.keeping import Keeping
-from perseid.serve.http.messages import MAX_BODY, MAX_HEAD, Request, Response
-from perseid.serve.limits import Networks
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.connection import Connection
+from perseid.server.http.connection.manager import Keeping
+from perseid.server.http.connection.requests import MAX_HEADERS, Arrived
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request, Response
+from perseid.server.limits.udp import Networks
 
 TURNS: Final = 2_000
 """Turns of the loop after which something that should have happened hangs."""

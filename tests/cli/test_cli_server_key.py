@@ -21,7 +21,7 @@ from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
 from perseid.registry.installation import site_setup
 from perseid.registry.installation.site_setup import with_key
-from perseid.serve.ports import Holder, Looked
+from perseid.server.ports import Holder, Looked
 from tests.cli.installation import Site, call, refused, site
 from tests.registry.server_files import PASSPHRASE, put, put_key, put_site
 from tests.registry.server_files import site as site_record
@@ -258,7 +258,7 @@ def test_an_address_that_clients_are_not_sent_to(here: Site, host: str, notes: i
     assert [finding["level"] for finding in found] == ["note"] * notes + ["ok"]
 
 
-OWN = Holder(7, "python -m perseid.serve.supervisor")
+OWN = Holder(7, "python -m perseid.server.processes.supervisor")
 OTHER = Holder(8, "java -jar handle.jar")
 
 

@@ -83,7 +83,7 @@ def loaded_by(module: str) -> list[str]:
 
 
 def test_a_resolver_loads_only_what_it_uses() -> None:
-    loaded = loaded_by("perseid.serve.resolver")
+    loaded = loaded_by("perseid.server.processes.resolver")
     ours = [module for module in loaded if module.split(".")[0] == "perseid"]
     print(len(ours), *ours)
     assert [module for module in HEAVY if module in loaded] == []

@@ -16,7 +16,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Referred, Refused
 from perseid.registry.snapshot import Rules
-from perseid.serve.answering import WRONG_SERVER, Answerer, Settings
+from perseid.server.native.resolution import WRONG_SERVER, Answerer, Settings
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.framing import Frame

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.registry.registry import Registry
-from perseid.serve.native import NativeDoor
+from perseid.server.native.server import NativeDoor
 from tests.serve.native_doors import SITE, Visitor, make_server, recorded_registry
 
 

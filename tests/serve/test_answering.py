@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perseid.ledger.errors import Damaged, NewerFormat
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
-from perseid.serve.answering import MAX_LEVELS, MAX_PACKETS, Answerer, Settings, packets
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Answerer, Settings, packets
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split

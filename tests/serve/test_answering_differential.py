@@ -26,7 +26,7 @@ from perseid.names.prefixes import ancestors
 from perseid.records.types import DELEGATION_TYPES
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.snapshot import Held
-from perseid.serve.answering import MAX_LEVELS, MAX_PACKETS, Settings, packets
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Settings, packets
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split
 from perseid.wire.message import Envelope

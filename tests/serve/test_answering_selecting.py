@@ -10,7 +10,7 @@ from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.record import select
 from perseid.records.value import Value
-from perseid.serve.selecting import KEPT_SELECTIONS, NotUnderstood, read_item, scheme_of, selection
+from perseid.server.native.selection import KEPT_SELECTIONS, NotUnderstood, read_item, scheme_of, selection
 from perseid.wire.codes import CURRENT
 from perseid.wire.requests import Resolve, write_request
 

@@ -10,7 +10,7 @@ import pytest
 
 from perseid.ledger.log.entry import State
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.serve.answering import packets
+from perseid.server.native.resolution import packets
 from perseid.wire.message import LIFETIME, Message
 from perseid.wire.responses import Resolved, read_response
 from tests.serve.answering_states import Kept, World, homed, world

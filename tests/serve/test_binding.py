@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from perseid.serve import sockets
-from perseid.serve.sockets import CannotServe, bind, listen
+from perseid.server.processes import sockets
+from perseid.server.processes.sockets import CannotServe, bind, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.installation.settings import Config
-from perseid.serve import budgets as module
-from perseid.serve.budgets import (
+from perseid.server.limits import budgets as module
+from perseid.server.limits.budgets import (
     BURST_SECONDS,
     CUSTOMER_TIMES,
     EXEMPT,
@@ -22,7 +22,7 @@ from perseid.serve.budgets import (
     Recent,
     source_of,
 )
-from perseid.serve.native_steps import Kind
+from perseid.server.native_steps import Kind
 
 START = 1_000.0
 HOST, OTHER = "192.0.2.1", "198.51.100.1"

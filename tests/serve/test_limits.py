@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve import limits
-from perseid.serve.limits import LOOPBACK, TOO_MUCH, Networks, Pace, Traffic, WrongMemory, network_of, short_answer
+from perseid.server.limits import udp
+from perseid.server.limits.udp import LOOPBACK, TOO_MUCH, Networks, Pace, Traffic, WrongMemory, network_of, short_answer
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.framing import Frame
@@ -24,7 +24,7 @@ HOST = "192.0.2.17"
 
 DRAWER = """
 import sys
-from perseid.serve.limits import Traffic
+from perseid.server.limits.udp import Traffic
 
 traffic = Traffic(int(sys.argv[1]), 1000, 10_050)
 print(sum(traffic.allows(sys.argv[2], 100, 1000.0) for _ in range(60)))
@@ -153,7 +153,7 @@ def test_what_is_exempt_and_what_has_no_rate_has_no_limit(memory: int) -> None:
 
 
 def test_the_addresses_that_are_remembered_have_an_end(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_HOSTS", 4)
+    monkeypatch.setattr(udp, "MAX_HOSTS", 4)
     traffic = Traffic(memory, 100, 1_000)
     for number in range(50):
         traffic.allows(f"10.0.{number}.1", 1, START)

@@ -12,7 +12,12 @@ from perseid.registry.policy.text import toml
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
 CONSTANTS = re.findall(r"^\| `(perseid\.[\w.]+)\.([A-Z_0-9]+)` \| ([\d,.]+) \| (.+) \|$", MANUAL, re.MULTILINE)
 
-COMPLETE = ("perseid.wire.fragments", "perseid.serve.limits", "perseid.serve.budgets", "perseid.serve.native_repeats")
+COMPLETE = (
+    "perseid.wire.fragments",
+    "perseid.server.limits.udp",
+    "perseid.server.limits.budgets",
+    "perseid.server.native_repeats",
+)
 """Modules of which every number is a limit."""
 
 ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY"}
@@ -40,5 +45,7 @@ def test_every_row_is_read_and_no_limit_is_left_out() -> None:
             for name, value in vars(importlib.import_module(module)).items()
             if name.isupper() and not name.startswith("_") and type(value) in (int, float) and name not in ELSEWHERE
         }
-        imported = {("perseid.serve.limits", name) for name in ("ENVELOPE", "HEADER", "LIFETIME", "UNKNOWN_SERIAL")}
+        imported = {
+            ("perseid.server.limits.udp", name) for name in ("ENVELOPE", "HEADER", "LIFETIME", "UNKNOWN_SERIAL")
+        }
         assert numbers - imported <= named

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.installation.setting_keys import LogFormat
-from perseid.serve import logs
-from perseid.serve.log_output import MAX_LINE, Output
-from perseid.serve.logs import LineFormatter, LineHandler, Log, Style, fields
+from perseid.server.log_output import MAX_LINE, Output
+from perseid.server.observe import logs
+from perseid.server.observe.logs import LineFormatter, LineHandler, Log, Style, fields
 
 TEXT, AS_JSON = Style("control"), Style("control", json=True)
 SECRET = "geheim-4711"
@@ -252,7 +252,7 @@ def test_lines_that_were_lost_are_mentioned_in_the_form_of_the_log() -> None:
 
 PROGRAM = """
 import asyncio, gc, logging, sys, threading, warnings
-from perseid.serve import logs
+from perseid.server import logs
 
 logs.configure("control", "json")
 secret = "geheim-4711"
@@ -301,7 +301,7 @@ def test_errors_that_nobody_catches_become_lines_too() -> None:
 def test_processes_without_an_event_loop_or_a_database_do_not_load_one() -> None:
     rooms = [f"perseid.{room}" for room in ("registry", "ledger", "wire")]
     heavy = ["asyncio", "msgspec", "sqlalchemy", "cryptography", *rooms]
-    code = f"import sys, perseid.serve.logs, perseid.serve.notify; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, perseid.server.observe.logs, perseid.server.processes.systemd; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
     assert done.stdout == "[]\n"
 

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
-from perseid.serve.control_counts import ControlCounts, Histogram
-from perseid.serve.counters import Board
-from perseid.serve.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table
-from perseid.serve.native_steps import Kind
-from perseid.serve.pools import Figures
+from perseid.server.counters import Board
+from perseid.server.native_steps import Kind
+from perseid.server.observe.counters import ControlCounts, Histogram
+from perseid.server.observe.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table
+from perseid.server.processes.pools import Figures
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.serve.installations import copy_to
 

@@ -9,11 +9,11 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 
 from perseid.registry.installation.settings import Config
-from perseid.serve import metrics_listener
-from perseid.serve.control_counts import ControlCounts
-from perseid.serve.counters import Board
-from perseid.serve.metrics import LedgerState, Sources
-from perseid.serve.metrics_listener import MAX_CONNECTIONS, MetricsListener, listening_socket
+from perseid.server.counters import Board
+from perseid.server.observe import metrics_listener
+from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.metrics import LedgerState, Sources
+from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, listening_socket
 
 
 class Server:

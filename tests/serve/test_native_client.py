@@ -11,7 +11,7 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.serve.native import NativeDoor
+from perseid.server.native.server import NativeDoor
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader

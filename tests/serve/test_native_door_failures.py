@@ -30,9 +30,9 @@ from perseid.registry.commands.minting import MustWait
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.serve.native import NativeDoor
-from perseid.serve.native_failures import MAX_TEXT, Busy, failure
-from perseid.serve.native_steps import Kind, Served, Work, drive_in_loop
+from perseid.server.native.server import NativeDoor
+from perseid.server.native_failures import MAX_TEXT, Busy, failure
+from perseid.server.native_steps import Kind, Served, Work, drive_in_loop
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup, Values
@@ -220,7 +220,7 @@ def test_a_key_exchange_of_the_wrong_kind_in_an_encrypted_session_is_answered_en
 
 def test_names_that_cannot_be_made_yet_are_waited_for(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("perseid.serve.native_deciding.time.sleep", slept.append)
+    monkeypatch.setattr("perseid.server.native.decisions.time.sleep", slept.append)
     real, waits = Registry.do, [0.3, 0.3]
     sinces: list[int | None] = []
 

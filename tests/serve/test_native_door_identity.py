@@ -10,9 +10,9 @@ from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
-from perseid.serve.native import DoorSettings, NativeDoor
-from perseid.serve.native_identity import MAX_KEYS
-from perseid.serve.native_steps import Kind, Step, Work
+from perseid.server.native.authentication import MAX_KEYS
+from perseid.server.native.server import DoorSettings, NativeDoor
+from perseid.server.native_steps import Kind, Step, Work
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeAnswer, Name, Resolve, Values, write_request

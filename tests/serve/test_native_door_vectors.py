@@ -17,9 +17,9 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.records.site import Transport
-from perseid.serve import native_protocol
-from perseid.serve.native import NativeDoor
-from perseid.serve.native_protocol import NativeServer
+from perseid.server.native import steps
+from perseid.server.native.server import NativeDoor
+from perseid.server.native.steps import NativeServer
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import LIFETIME, Message
@@ -152,8 +152,8 @@ def name_all(door: NativeDoor, name: str) -> None:
 def test_a_vector_gets_the_recorded_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("session:session-dh"):
         half = RecordedHalf.of(CONVERSATIONS[name][0])
-        monkeypatch.setattr(native_protocol, "make_key_pair", half.make_key_pair)
-        monkeypatch.setattr(native_protocol, "shared_secret", half.shared_secret)
+        monkeypatch.setattr(steps, "make_key_pair", half.make_key_pair)
+        monkeypatch.setattr(steps, "shared_secret", half.shared_secret)
     machine = Clock()
     machine.show(NOW)
     randomness: deque[bytes] = deque()

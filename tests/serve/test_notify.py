@@ -8,7 +8,7 @@ from time import monotonic_ns
 
 import pytest
 
-from perseid.serve import notify
+from perseid.server.processes import systemd
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -28,30 +28,30 @@ def heard(manager: socket.socket) -> dict[str, str]:
 
 
 def test_each_message_is_one_datagram_of_assignments(manager: socket.socket) -> None:
-    assert notify.ready("3 resolvers at port 2641")
+    assert systemd.ready("3 resolvers at port 2641")
     assert heard(manager) == {"READY": "1", "STATUS": "3 resolvers at port 2641"}
-    assert notify.ready()
+    assert systemd.ready()
     assert heard(manager) == {"READY": "1"}
-    assert notify.stopping("finishing")
+    assert systemd.stopping("finishing")
     assert heard(manager) == {"STOPPING": "1", "STATUS": "finishing"}
-    assert notify.watchdog()
+    assert systemd.watchdog()
     assert heard(manager) == {"WATCHDOG": "1"}
 
 
 def test_reloading_says_since_when(manager: socket.socket) -> None:
     before = monotonic_ns() // 1000
-    assert notify.reloading()
+    assert systemd.reloading()
     told = heard(manager)
     assert told["RELOADING"] == "1"
     assert before <= int(told["MONOTONIC_USEC"]) <= monotonic_ns() // 1000
 
 
 def test_a_status_cannot_say_anything_else(manager: socket.socket) -> None:
-    assert notify.ready("fine\nSTOPPING=1\x1b[31m" + "x" * 500)
+    assert systemd.ready("fine\nSTOPPING=1\x1b[31m" + "x" * 500)
     told = heard(manager)
     assert list(told) == ["READY", "STATUS"]
     assert told["STATUS"].startswith("fine STOPPING=1 [31mxxx")
-    assert len(told["STATUS"]) == notify.MAX_STATUS
+    assert len(told["STATUS"]) == systemd.MAX_STATUS
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_status_cannot_say_anything_else(manager: socket.socket) -> None:
 )
 def test_without_somebody_who_listens_nothing_happens(name: str | None) -> None:
     environ = {} if name is None else {"NOTIFY_SOCKET": name}
-    assert not notify.notify("READY=1", environ)
+    assert not systemd.notify("READY=1", environ)
 
 
 def test_a_manager_that_does_not_read_makes_nobody_wait(manager: socket.socket) -> None:
     sent = 0
-    while notify.ready("again") and sent < 100_000:
+    while systemd.ready("again") and sent < 100_000:
         sent += 1
     assert sent < 100_000
     assert heard(manager) == {"READY": "1", "STATUS": "again"}

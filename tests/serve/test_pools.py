@@ -13,9 +13,9 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
-from perseid.serve.native_failures import Busy
-from perseid.serve.native_steps import Guess, Kind, Work
-from perseid.serve.pools import NICE, THREADS, Figures, Pools
+from perseid.server.native_failures import Busy
+from perseid.server.native_steps import Guess, Kind, Work
+from perseid.server.processes.pools import NICE, THREADS, Figures, Pools
 
 TCP, UDP = Transport.TCP, Transport.UDP
 HOST, OTHER = "192.0.2.1", "198.51.100.1"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perseid.records.site import Transport
-from perseid.serve import ports
-from perseid.serve.ports import Looked, look
+from perseid.server import ports
+from perseid.server.ports import Looked, look
 
 KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
 BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: transport.name)

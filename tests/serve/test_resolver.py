@@ -11,12 +11,12 @@ from typing import NoReturn
 
 import pytest
 
-from perseid.serve.counters import Board, Count
-from perseid.serve.datagrams import MAX_WAYS, AtEveryAddress, AtOneAddress, datagrams
-from perseid.serve.handover import MAX_PARCEL, Parcel, pack, unpack
-from perseid.serve.limits import Pace, Traffic
-from perseid.serve.resolver import Resolver
-from perseid.serve.sockets import bind
+from perseid.server.counters import Board, Count
+from perseid.server.handover import MAX_PARCEL, Parcel, pack, unpack
+from perseid.server.limits.udp import Pace, Traffic
+from perseid.server.processes.datagrams import MAX_WAYS, AtEveryAddress, AtOneAddress, datagrams
+from perseid.server.processes.resolver import Resolver
+from perseid.server.processes.sockets import bind
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.fragments import packet_count
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message

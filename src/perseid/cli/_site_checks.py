@@ -21,7 +21,7 @@ from perseid.registry.installation.site import (
     fingerprint,
     identify,
 )
-from perseid.serve.ports import Looked, look
+from perseid.server.ports import Looked, look
 
 from ._findings import Finding, Level
 

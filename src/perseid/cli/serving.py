@@ -15,7 +15,7 @@ import typer
 from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_of
 from perseid.registry.installation.settings import FILE_NAME, Config
-from perseid.serve.supervisor import Plan
+from perseid.server.processes.supervisor import Plan
 
 from ._directory import Directory, directory_of
 from ._output import AsJson
@@ -114,7 +114,7 @@ def serve(  # noqa: PLR0913 - options
         http_schemes=_SCHEMES[found.http_listen],
     )
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.serve.supervisor", plan.to_json()])  # noqa: S606 - ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", plan.to_json()])  # noqa: S606 - ours
 
 
 def _override(options: dict[str, str | int | None]) -> None:

@@ -15,13 +15,13 @@ from typing import Any, Final, Self, TypeVar
 import h11
 import uvloop
 
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.connection import Connection
-from perseid.serve.http.heads import Arrived
-from perseid.serve.http.keeping import Keeping
-from perseid.serve.http.messages import Request, Response
-from perseid.serve.http.tls import Tls
-from perseid.serve.http.tls_handshake import Failure
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.connection import Connection
+from perseid.server.http.connection.manager import Keeping
+from perseid.server.http.connection.requests import Arrived
+from perseid.server.http.connection.tls import Tls
+from perseid.server.http.connection.tls_handshake import Failure
+from perseid.server.http.messages import Request, Response
 from tests.serve.http.fronts import client_context, context_of_server
 
 T = TypeVar("T")

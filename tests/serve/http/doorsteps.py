@@ -17,15 +17,16 @@ from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
-from perseid.serve.http import authentication, basic, handle_scheme
-from perseid.serve.http.asking import Asking, Place
-from perseid.serve.http.authentication import Identified
-from perseid.serve.http.judging import Verdict
-from perseid.serve.http.messages import Client, HeaderList, Request
-from perseid.serve.http.session_table import Session, SessionTable
-from perseid.serve.http.settings import HttpSettings
-from perseid.serve.native_deciding import Guarded
-from perseid.serve.native_steps import Kind, Work
+from perseid.server.http import basic
+from perseid.server.http.auth import authentication, handle_scheme
+from perseid.server.http.auth.authentication import Identified
+from perseid.server.http.auth.session_table import Session, SessionTable
+from perseid.server.http.context import Asking, Place
+from perseid.server.http.judging import Verdict
+from perseid.server.http.messages import Client, HeaderList, Request
+from perseid.server.http.settings import HttpSettings
+from perseid.server.native.decisions import Guarded
+from perseid.server.native_steps import Kind, Work
 from tests.registry.registries import OPERATOR
 from tests.serve.native_doors import HIDDEN, NOW, PREFIX, SITE, recorded_registry
 from tests.wire.key_material import SERVER_KEY

@@ -29,10 +29,10 @@ from perseid.records.private_keys import PrivateKey
 from perseid.registry.installation.certificates import self_signed
 from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.settings import Config
-from perseid.serve.budgets import Connections
-from perseid.serve.control_counts import ControlCounts
-from perseid.serve.http.front import Front
-from perseid.serve.http.tls_handshake import server_context
+from perseid.server.http.connection.listener import Front
+from perseid.server.http.connection.tls_handshake import server_context
+from perseid.server.limits.budgets import Connections
+from perseid.server.observe.counters import ControlCounts
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from urllib.parse import quote, quote_from_bytes, unquote
 
 from hypothesis import strategies as st
 
-from perseid.serve.http.paths import PAGES
-from perseid.serve.http.v1.routes import CHAPTERS
-from perseid.serve.http.v1.routing import BASE
+from perseid.server.http.resolver.paths import PAGES
+from perseid.server.http.v1.route_table import CHAPTERS
+from perseid.server.http.v1.routing import BASE
 from perseid.wire.framing import MEDIA_TYPE
 from tests.serve.http.generated_bodies import altered, bodies, fitting, octets_of, sound_records
 from tests.serve.http.generated_words import NEW, PARAMETERS, SAID, SPOKEN

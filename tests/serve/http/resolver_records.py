@@ -14,8 +14,8 @@ from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.policy.policy import PROFILES
-from perseid.serve.budgets import Budget, Rate
-from perseid.serve.http.messages import Response
+from perseid.server.http.messages import Response
+from perseid.server.limits.budgets import Budget, Rate
 from tests.serve.http.places import Harness, harness, header_of
 from tests.serve.installations import OPERATOR
 

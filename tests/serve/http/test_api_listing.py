@@ -15,9 +15,9 @@ from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing
-from perseid.serve.http import api_listing
-from perseid.serve.http.messages import Client, Request
-from perseid.serve.http.writing import head_of
+from perseid.server.http.compat import listing as api_listing
+from perseid.server.http.messages import Client, Request
+from perseid.server.http.writing import head_of
 from tests.serve.http.places import STRANGER, Harness, basic, harness, in_session, json_of
 from tests.serve.installations import OPERATOR, PREFIX
 

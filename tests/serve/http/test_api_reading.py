@@ -12,10 +12,10 @@ from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import Create, Modify
-from perseid.serve.http.asking import Doing
-from perseid.serve.http.messages import Client
-from perseid.serve.http.targets import path_of
-from perseid.serve.native_steps import Kind, Work
+from perseid.server.http.context import Doing
+from perseid.server.http.messages import Client
+from perseid.server.http.targets import path_of
+from perseid.server.native_steps import Kind, Work
 from tests.serve.http.places import Harness, basic, harness, header_of, in_session, json_of
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
 

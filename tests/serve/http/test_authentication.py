@@ -19,13 +19,13 @@ from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import KeyHolder
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
-from perseid.serve.http import authentication
-from perseid.serve.http.authentication import Identified, denial, key_gone, proof_headers
-from perseid.serve.http.messages import Client
-from perseid.serve.http.proofs import Unproved
-from perseid.serve.http.session_table import Session
-from perseid.serve.native_identity import KeyGone
-from perseid.serve.native_steps import Kind
+from perseid.server.http.auth import authentication
+from perseid.server.http.auth.authentication import Identified, denial, key_gone, proof_headers
+from perseid.server.http.auth.proofs import Unproved
+from perseid.server.http.auth.session_table import Session
+from perseid.server.http.messages import Client
+from perseid.server.native.authentication import KeyGone
+from perseid.server.native_steps import Kind
 from perseid.wire.codes import ResponseCode
 from tests.serve.http.doorsteps import (
     STRANGER,

@@ -14,11 +14,11 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create
-from perseid.serve.http import certificate_identity
-from perseid.serve.http.certificate_identity import NoIdentity
-from perseid.serve.http.messages import Client
-from perseid.serve.http.paced_log import AT_ONCE
-from perseid.serve.native_identity import KeyGone
+from perseid.server.http import certificate_identity
+from perseid.server.http.certificate_identity import NoIdentity
+from perseid.server.http.messages import Client
+from perseid.server.http.paced_log import AT_ONCE
+from perseid.server.native.authentication import KeyGone
 from perseid.wire.codes import ResponseCode
 from tests.serve.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
 from tests.serve.http.doorsteps import STRANGER, USER, Doorstep, handle_header

@@ -13,10 +13,10 @@ from perseid.records.encoding import to_base64
 from perseid.records.site import Transport
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
-from perseid.serve.http import judging
-from perseid.serve.http.messages import Client, Request, Response
-from perseid.serve.native_steps import Guess, Work
-from perseid.serve.pools import Pools
+from perseid.server.http import judging
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.native_steps import Guess, Work
+from perseid.server.processes.pools import Pools
 from tests.registry.registries import OPERATOR
 from tests.serve.http.client_certificates import named
 from tests.serve.http.doorsteps import basic_header, handle_header, secret_at

@@ -14,8 +14,9 @@ from perseid.records.encoding import to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
-from perseid.serve.http import basic, handle_proofs, handle_scheme
-from perseid.serve.http.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
+from perseid.server.http import basic, handle_proofs
+from perseid.server.http.auth import handle_scheme
+from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
 from perseid.wire.credentials import Algorithm
 from tests.serve.native_doors import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY

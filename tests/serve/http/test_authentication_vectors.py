@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perseid.records.encoding import from_base64
-from perseid.serve.http.messages import Response
-from perseid.serve.http.session_table import Session, SessionTable
+from perseid.server.http.auth.session_table import Session, SessionTable
+from perseid.server.http.messages import Response
 from tests.serve.http.doorsteps import fields_of
 from tests.serve.http.places import Harness, basic, json_of, recorded_harness
 from tests.vector_files import Vector, load

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
-from perseid.serve.http import bodies
-from perseid.serve.http.messages import Request
-from perseid.serve.http.targets import Malformed
+from perseid.server.http import bodies
+from perseid.server.http.messages import Request
+from perseid.server.http.targets import Malformed
 from tests.record_strategies import NOWS, values
 
 NOW = NOWS[0]

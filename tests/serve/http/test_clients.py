@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve.http.clients import FORWARDING, Peer, client_of
-from perseid.serve.http.messages import Client
-from perseid.serve.limits import Networks
+from perseid.server.http.clients import FORWARDING, Peer, client_of
+from perseid.server.http.messages import Client
+from perseid.server.limits.udp import Networks
 
 TRUSTED = Networks(["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"])
 PROXY = "10.0.0.1"

@@ -6,12 +6,12 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.connection import TURN
-from perseid.serve.http.heads import HeadReader, Unreadable
-from perseid.serve.http.messages import MAX_HEAD
-from perseid.serve.http.sending import PIECE
-from perseid.serve.limits import Networks
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.connection import TURN
+from perseid.server.http.connection.requests import HeadReader, Unreadable
+from perseid.server.http.connection.responses import PIECE
+from perseid.server.http.messages import MAX_HEAD
+from perseid.server.limits.udp import Networks
 from tests.serve.http.connections import LARGE, Running, running
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.serve.http import keeping
-from perseid.serve.http.connection import Connection
+from perseid.server.http.connection import manager
+from perseid.server.http.connection.connection import Connection
 from tests.serve.http.connections import LARGE, MEDIUM, Running, running
 
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -40,7 +40,7 @@ def until_read(server: Running, octets: int) -> None:
 def test_a_connection_without_any_request_ends_in_silence(server: Running) -> None:
     with server.connect() as caller:
         server.until(lambda: len(server.keeping.open) == 1)
-        server.pass_time(keeping.HEAD_TIME - 1)
+        server.pass_time(manager.HEAD_TIME - 1)
         assert server.do(lambda: len(server.keeping.open)) == 1
         server.pass_time(2)
         assert caller.is_closed()
@@ -53,7 +53,7 @@ def test_an_idle_connection_ends_in_silence(server: Running, request_: bytes) ->
         for _ in range(3):
             caller.send(request_)
             assert caller.answer().status == 200
-            server.pass_time(keeping.IDLE_TIME - 1)
+            server.pass_time(manager.IDLE_TIME - 1)
         server.pass_time(2)
         assert caller.is_closed()
     assert not server.limited
@@ -65,11 +65,11 @@ def test_a_head_has_its_time_from_its_first_octet_on(server: Running, first: byt
         if first:
             caller.send(first)
             assert caller.answer().status == 200
-            server.pass_time(keeping.IDLE_TIME - 1)
+            server.pass_time(manager.IDLE_TIME - 1)
         for count, octet in enumerate((b"G", b"E", b"T", b" ", b"/"), 1):
             caller.send(octet)
             until_read(server, count)
-            server.pass_time(keeping.HEAD_TIME / 5)
+            server.pass_time(manager.HEAD_TIME / 5)
         assert server.do(lambda: len(server.keeping.open)) == 1
         server.pass_time(0.1)
         answer = caller.answer()
@@ -84,7 +84,7 @@ def test_a_body_has_its_time_in_all(server: Running) -> None:
         for step in range(1, 6):
             caller.send(bytes(6_000))
             until_read(server, step * 6_000)
-            server.pass_time(keeping.BODY_TIME / 5 - 0.1)
+            server.pass_time(manager.BODY_TIME / 5 - 0.1)
         assert not server.limited
         server.pass_time(0.6)
         answer = caller.answer()
@@ -99,7 +99,7 @@ def test_a_body_that_trickles_does_not_have_that_time(server: Running) -> None:
         caller.send(PUT)
         caller.send(bytes(1_024))
         until_read(server, 1_024)
-        server.pass_time(keeping.BODY_GRACE + 0.9)
+        server.pass_time(manager.BODY_GRACE + 0.9)
         assert not server.limited
         caller.send(bytes(1))
         until_read(server, 1_025)
@@ -114,7 +114,7 @@ def test_a_body_in_chunks_must_bring_octets_and_not_only_chunks(server: Running)
         for step in range(1, 5):
             caller.send(b"1\r\nx\r\n")
             until_read(server, step)
-            server.pass_time(keeping.BODY_GRACE / 4)
+            server.pass_time(manager.BODY_GRACE / 4)
         server.pass_time(0.1)
         assert caller.answer().status == 408
 
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(server: Running, targ
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", target))
         server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
-        server.pass_time(keeping.TAKE_TIME - 1)
+        server.pass_time(manager.TAKE_TIME - 1)
         assert server.do(lambda: len(server.keeping.open)) == 1
         server.pass_time(2)
         server.until(lambda: not server.keeping.open)
@@ -167,7 +167,7 @@ def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Runnin
         assert server.do(lambda: only(server)._paused) or target == b"/medium"  # then, when something comes
         answered = server.do(lambda: len(server.service.requests))
         caller.send(NOW)
-        server.pass_time(keeping.TAKE_TIME - 1)
+        server.pass_time(manager.TAKE_TIME - 1)
         assert server.do(lambda: len(server.service.requests)) == answered < 400
         assert {len(caller.answer().body) for _ in range(500)} == {octets}
         assert caller.answer().body == b"now\n"
@@ -175,13 +175,13 @@ def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Runnin
 
 
 def test_a_client_that_does_not_take_what_was_answered_at_once_is_cut_off() -> None:
-    with running(times=keeping.Times(idle=1_000)) as server, server.connect() as caller:
+    with running(times=manager.Times(idle=1_000)) as server, server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", b"/now?large"))
         while not server.do(lambda: any(one._full for one in server.keeping.open)):
             caller.send(NOW.replace(b"/now", b"/now?large"))
         assert server.do(lambda: only(server)._paused)
-        server.pass_time(keeping.TAKE_TIME + 1)
+        server.pass_time(manager.TAKE_TIME + 1)
         server.until(lambda: not server.keeping.open)
 
 
@@ -281,5 +281,5 @@ def test_a_closed_connection_that_the_client_does_not_let_go_is_cut(server: Runn
         caller.send(GET.replace(b"/x", b"/large").replace(b"Host", b"Connection: close\r\nHost"))
         server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
         server.do(lambda: only(server)._finish())
-        server.pass_time(keeping.TAKE_TIME + 1)
+        server.pass_time(manager.TAKE_TIME + 1)
         server.until(lambda: not server.keeping.open)

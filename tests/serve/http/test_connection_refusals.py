@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from perseid.serve.http.connection import MAX_LINGER
-from perseid.serve.http.heads import MAX_HEADERS
-from perseid.serve.http.incoming import MAX_CHUNK_LINE, MAX_FRAMING
-from perseid.serve.http.messages import MAX_BODY, MAX_HEAD
+from perseid.server.http.connection.connection import MAX_LINGER
+from perseid.server.http.connection.requests import MAX_HEADERS
+from perseid.server.http.incoming import MAX_CHUNK_LINE, MAX_FRAMING
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from tests.serve.http.connections import Closed, Running, running
 
 

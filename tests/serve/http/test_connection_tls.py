@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.serve.http import keeping
-from perseid.serve.http.connection import MAX_LINGER
-from perseid.serve.http.messages import MAX_BODY
+from perseid.server.http.connection import manager
+from perseid.server.http.connection.connection import MAX_LINGER
+from perseid.server.http.messages import MAX_BODY
 from tests.serve.http.connections import LARGE, Running, running
 
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -108,10 +108,10 @@ def test_times_are_the_same(server: Running) -> None:
         idle.answer()
         partial.send(b"GET /")
         server.until(lambda: server.keeping.unfinished.total == 5)
-        server.pass_time(keeping.HEAD_TIME + 1)
+        server.pass_time(manager.HEAD_TIME + 1)
         assert partial.answer().status == 408
         assert partial.is_closed()
-        server.pass_time(keeping.IDLE_TIME)
+        server.pass_time(manager.IDLE_TIME)
         assert idle.is_closed()
 
 
@@ -120,7 +120,7 @@ def test_who_does_not_take_an_answer_is_cut_off(server: Running) -> None:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         caller.send(GET.replace(b"/x", b"/endless"))
         server.until(lambda: any(one._full for one in server.keeping.open))
-        server.pass_time(keeping.TAKE_TIME + 1)
+        server.pass_time(manager.TAKE_TIME + 1)
         server.until(lambda: not server.keeping.open)
     server.until(lambda: server.service.streams_closed == 1)
 

@@ -16,12 +16,12 @@ from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import LocalOperator
 from perseid.registry.policy.policy import PROFILES
-from perseid.serve.answering import Settings
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.fast import Fast, _plain_item
-from perseid.serve.http.heads import Arrived, HeadReader
-from perseid.serve.http.json_answers import MAX_AT_ONCE
-from perseid.serve.http.writing import has_body, head_of
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.requests import Arrived, HeadReader
+from perseid.server.http.json_answers import MAX_AT_ONCE
+from perseid.server.http.resolver.fast_path import Fast, _plain_item
+from perseid.server.http.writing import has_body, head_of
+from perseid.server.native.resolution import Settings
 from tests.serve.http.places import PUBLIC_URL, STRANGER, Harness, harness
 
 OPERATOR = LocalOperator("tester")

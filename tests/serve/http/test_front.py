@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from perseid.registry.installation.setting_http import Listen
-from perseid.serve.http.front import HTTPS_ONLY, LINGER_TIME, shown
-from perseid.serve.http.keeping import HEAD_TIME
+from perseid.server.http.connection.listener import HTTPS_ONLY, LINGER_TIME, shown
+from perseid.server.http.connection.manager import HEAD_TIME
 from tests.serve.http.fronts import ask, client_context, fronted, line_from, plain_client, read_all, tls_client
 
 

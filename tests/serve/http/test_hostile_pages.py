@@ -23,9 +23,9 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
-from perseid.serve.http.messages import Response, is_header_text
-from perseid.serve.http.negotiation import RECORD_FORMS
-from perseid.serve.http.pages import POLICY, visible
+from perseid.server.http.messages import Response, is_header_text
+from perseid.server.http.negotiation import RECORD_FORMS
+from perseid.server.http.pages.pages import POLICY, visible
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import (
     Page,

@@ -9,11 +9,11 @@ import pytest
 from perseid.records.value import Value
 from perseid.registry.queries.links import MAX_HEADER_OCTETS
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
-from perseid.serve.http.addresses import MAX_SIGNPOSTED
-from perseid.serve.http.messages import Response
-from perseid.serve.http.pages import POLICY
-from perseid.serve.http.parameters import FORMS as ACTIONS
-from perseid.serve.http.signposts import MAX_EMBEDDED
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.pages import POLICY
+from perseid.server.http.parameters import FORMS as ACTIONS
+from perseid.server.http.resolver.addresses import MAX_SIGNPOSTED
+from perseid.server.http.resolver.signposting import MAX_EMBEDDED
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import PRIVATE, create, location_of, page_of, resolver, text
 from tests.serve.http.time_machine import links_of

@@ -12,8 +12,8 @@ from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
 from perseid.registry.policy.policy import PROFILES
-from perseid.serve.http.addresses import MAX_LINK_OCTETS, MAX_SIGNPOSTED
-from perseid.serve.http.messages import Response
+from perseid.server.http.messages import Response
+from perseid.server.http.resolver.addresses import MAX_LINK_OCTETS, MAX_SIGNPOSTED
 from tests.registry.link_reading import ReadLink, read_links
 from tests.serve.http.places import header_of, json_of
 from tests.serve.http.resolver_records import location_of, page_of, text

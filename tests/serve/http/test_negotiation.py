@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve.http.negotiation import (
+from perseid.server.http.negotiation import (
     ANYTHING,
     BEST,
     HTML,

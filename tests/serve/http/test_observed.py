@@ -1,11 +1,11 @@
 """Answers that take no time are limited by address, and those that are too many take the usual way."""
 
-from perseid.serve.control_counts import ControlCounts
-from perseid.serve.http.clients import Peer
-from perseid.serve.http.heads import Arrived, HeadReader
-from perseid.serve.http.observed import Observed, Observing
-from perseid.serve.http.service import HttpService
-from perseid.serve.limits import Networks
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.requests import Arrived, HeadReader
+from perseid.server.http.observed import Observed, Observing
+from perseid.server.http.service import HttpService
+from perseid.server.limits.udp import Networks
+from perseid.server.observe.counters import ControlCounts
 from tests.serve.http.places import Harness
 
 ANSWER = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"

@@ -13,9 +13,9 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.installation.setup import add_demonstration
-from perseid.serve.http.pages import MAX_SHOWN, POLICY, STATIC, visible
-from perseid.serve.http.record_page import MAX_OCTETS, MAX_PAGE
-from perseid.serve.http.settings import HttpSettings
+from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, visible
+from perseid.server.http.pages.record_page import MAX_OCTETS, MAX_PAGE
+from perseid.server.http.settings import HttpSettings
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import ADMIN, Page, create, page_of, resolver, text
 from tests.serve.installations import OPERATOR
@@ -179,7 +179,7 @@ def test_robots_and_files(server: Harness) -> None:
     for name, type_ in STATIC.items():
         answer = server.get(f"/static/{name}")
         assert (answer.status, header_of(answer, "Content-Type")) == (200, type_)
-        assert answer.body == files("perseid.serve.http").joinpath("static", name).read_bytes()
+        assert answer.body == files("perseid.server.http").joinpath("static", name).read_bytes()
     for path in (
         "/static/",
         "/static/../pages.py",
@@ -327,7 +327,7 @@ def test_what_would_not_show_is_written_out(text_: str, expected: str) -> None:
 
 
 def test_the_templates_come_with_the_package() -> None:
-    folder = files("perseid.serve.http").joinpath("templates")
+    folder = files("perseid.server.http").joinpath("templates")
     names = {each.name for each in folder.iterdir()}
     assert {"base.html", "front.html", "record.html", "tombstone.html", "problem.html"} <= names
     for name in names:

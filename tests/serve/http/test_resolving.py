@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from perseid.records.value import Value
-from perseid.serve.http.looking_up import MAX_ALIASES
-from perseid.serve.native_steps import Kind
+from perseid.server.http.resolver.lookup import MAX_ALIASES
+from perseid.server.native_steps import Kind
 from tests.serve.http.places import Harness, basic, header_of, json_of
 from tests.serve.http.resolver_records import (
     CORDRA_NAME,

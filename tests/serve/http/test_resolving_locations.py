@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from perseid.records.value import Value
-from perseid.serve.http.link_headers import MAX_HEADERS, MAX_OCTETS
-from perseid.serve.http.messages import Response
+from perseid.server.http.messages import Response
+from perseid.server.http.resolver.redirect import MAX_HEADERS, MAX_OCTETS
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import add_namespace, create, location_of, locations, page_of, resolver, text
 

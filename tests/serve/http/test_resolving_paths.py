@@ -6,10 +6,21 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.registry.installation.setting_http import OWN_SEGMENTS
-from perseid.serve.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
-from perseid.serve.http.paths import PAGES, TAKEN, Named, Own, Undeclared, is_bare, locate, path_to, stripped, typed
-from perseid.serve.http.settings import HttpSettings
-from perseid.serve.http.targets import Malformed
+from perseid.server.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
+from perseid.server.http.resolver.paths import (
+    PAGES,
+    TAKEN,
+    Named,
+    Own,
+    Undeclared,
+    is_bare,
+    locate,
+    path_to,
+    stripped,
+    typed,
+)
+from perseid.server.http.settings import HttpSettings
+from perseid.server.http.targets import Malformed
 from tests.strategies import handles
 
 DEFAULT = HttpSettings()

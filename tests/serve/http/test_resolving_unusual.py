@@ -10,7 +10,7 @@ from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
 from perseid.registry.snapshot import POLICY_TYPE
-from perseid.serve.http.looking_up import MAX_LOOKED_FOR
+from perseid.server.http.resolver.lookup import MAX_LOOKED_FOR
 from perseid.wire.partition import server_for
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import add_namespace, create, location_of, locations, page_of, resolver, text

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create
-from perseid.serve.http import reverse
-from perseid.serve.http.reverse import matches
+from perseid.server.http.compat import reverse
+from perseid.server.http.compat.reverse import matches
 from tests.serve.http.places import Harness, basic, harness, header_of, json_of
 from tests.serve.installations import OPERATOR, PREFIX, PRIVATE
 

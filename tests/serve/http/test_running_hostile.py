@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from perseid.records.value import Value
-from perseid.serve.http.heads import MAX_HEADERS
-from perseid.serve.http.messages import MAX_BODY, MAX_HEAD
+from perseid.server.http.connection.requests import MAX_HEADERS
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.wire.codes import ResponseCode
 from perseid.wire.responses import Resolved
 from tests.serve.faults.machine import descriptors, eventually, memory, processes

@@ -15,9 +15,9 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
-from perseid.serve.http.messages import Client, Request, Response
-from perseid.serve.http.session_table import MAX_UNPROVED_PER_ADDRESS
-from perseid.serve.native_steps import Kind
+from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.native_steps import Kind
 from tests.registry.registries import OPERATOR
 from tests.serve.http.client_certificates import named
 from tests.serve.http.doorsteps import basic_header, fields_of, handle_header, secret_at

@@ -5,15 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from perseid.registry.identity import Proof
-from perseid.serve.http.session_table import (
-    ID_OCTETS,
-    MAX_ID,
-    NONCE_OCTETS,
-    TIMEOUT,
-    Session,
-    SessionTable,
-)
-from perseid.serve.native_identity import Proved
+from perseid.server.http.auth.session_table import ID_OCTETS, MAX_ID, NONCE_OCTETS, TIMEOUT, Session, SessionTable
+from perseid.server.native.authentication import Proved
 
 NOW = 1_794_724_100.0
 HERE, THERE = "192.0.2.1", "192.0.2.2"

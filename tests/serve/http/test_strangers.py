@@ -16,7 +16,7 @@ from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
-from perseid.serve.http.messages import Response
+from perseid.server.http.messages import Response
 from tests.serve.http.places import Harness, harness
 from tests.serve.installations import OPERATOR, PREFIX
 

@@ -18,7 +18,7 @@ from perseid.registry.commands.lifecycle import Revive, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
 from perseid.registry.policy.policy import PROFILES
-from perseid.serve.http.caching import MAX_AGE
+from perseid.server.http.caching import MAX_AGE
 from tests.registry.link_reading import read_links
 from tests.serve.http.places import basic, header_of, json_of
 from tests.serve.http.resolver_records import location_of, page_of, text

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
 from perseid.registry.installation.certificates import self_signed
-from perseid.serve.http.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
-from perseid.serve.http.tls_handshake import server_context
-from perseid.serve.native_failures import Busy
+from perseid.server.http.connection.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
+from perseid.server.http.connection.tls_handshake import server_context
+from perseid.server.native_failures import Busy
 from tests.serve.http.fronts import (
     BOTH_VERSIONS,
     PATIENCE,

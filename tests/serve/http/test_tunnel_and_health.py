@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.installation.settings import Config
-from perseid.serve.http import tunnel
-from perseid.serve.http.settings import HttpSettings
+from perseid.server.http.compat import tunnel
+from perseid.server.http.settings import HttpSettings
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE

@@ -10,7 +10,7 @@ from typing import Any, Final
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create
-from perseid.serve.http.messages import Response
+from perseid.server.http.messages import Response
 from tests.registry.link_reading import ReadLink, read_links
 from tests.serve.http.places import Harness, recorded_harness
 from tests.serve.http.resolver_records import text

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from perseid.serve.http.messages import Response
-from perseid.serve.http.v1.problems import MEDIA_TYPE, SORTS
+from perseid.server.http.messages import Response
+from perseid.server.http.v1.problems import MEDIA_TYPE, SORTS
 from tests.serve.http.places import PUBLIC_URL, Harness, header_of
 from tests.serve.http.v1 import described
 

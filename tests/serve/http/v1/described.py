@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 
-from perseid.serve.http.messages import Response
-from perseid.serve.http.settings import HttpSettings
-from perseid.serve.http.targets import Malformed
-from perseid.serve.http.v1 import openapi
-from perseid.serve.http.v1.answering import table
-from perseid.serve.http.v1.routing import BASE
-from perseid.serve.http.v1.taking import steps_of
+from perseid.server.http.messages import Response
+from perseid.server.http.settings import HttpSettings
+from perseid.server.http.targets import Malformed
+from perseid.server.http.v1 import openapi
+from perseid.server.http.v1.application import table
+from perseid.server.http.v1.routing import BASE
+from perseid.server.http.v1.validation import steps_of
 
 OF_ANY_SERVER: Final = frozenset(
     (

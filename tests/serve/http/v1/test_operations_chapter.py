@@ -18,11 +18,11 @@ from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalOperator
 from perseid.registry.jobs import jobs
-from perseid.serve.http.messages import Client, Request, Response
-from perseid.serve.http.v1 import unit_calls, unit_events, unit_runs
-from perseid.serve.http.v1.shapes import Told
-from perseid.serve.http.v1.unit_events import News, event
-from perseid.serve.http.writing import head_of
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.http.v1 import job_calls, job_events, job_runs
+from perseid.server.http.v1.job_events import News, event
+from perseid.server.http.v1.structures import Told
+from perseid.server.http.writing import head_of
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, serve
 from tests.serve.http.v1.apis import JSON, got, problem, send
 from tests.serve.http.v1.askers import keyed, with_token
@@ -94,14 +94,14 @@ async def ended(server: Harness, name: str, **headers: str) -> Any:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever listens is told often."""
-    monkeypatch.setattr(unit_events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(job_events, "LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(jobs, "CHUNK", 4)
-    monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 
 
@@ -406,11 +406,11 @@ def test_there_is_no_such_operation(shared: Harness) -> None:
 
 
 def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
-    runs, somebody = unit_runs.Runs(), LocalOperator("a")
+    runs, somebody = job_runs.Runs(), LocalOperator("a")
     with (
         runs.place(somebody),
         runs.place(somebody),
-        pytest.raises(unit_runs.TooMany, match="of yours"),
+        pytest.raises(job_runs.TooMany, match="of yours"),
         runs.place(somebody),
     ):
         pass
@@ -419,7 +419,7 @@ def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
     fill(server)
     server.service.place.api.runs = runs
     with ExitStack() as others:
-        for number in range(unit_runs.MAX_RUNNING):
+        for number in range(job_runs.MAX_RUNNING):
             others.enter_context(runs.place(LocalOperator(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
@@ -437,7 +437,7 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
         assert not server.place.api.listeners._all, "whoever wants to know what there is does not listen"
-        answers = [await ask(server, "GET", path) for _ in range(unit_events.MAX_LISTENERS_EACH)]
+        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_EACH)]
         heads = [head_of(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
         assert len(alike) == 1, "what is told of HEAD is what GET begins with"
@@ -459,8 +459,8 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
 def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server = slowly
     fill(server, 80)
-    monkeypatch.setattr(unit_events, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(unit_events, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(job_events, "HEARTBEAT_SECONDS", 0.01)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     other = serve(server.registry)
 

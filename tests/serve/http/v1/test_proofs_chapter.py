@@ -17,7 +17,7 @@ from perseid.records.value import Permission, Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.installation.installation import Installation
-from perseid.serve.http.v1.proofs_chapter import ProofDocument
+from perseid.server.http.v1.routes.proofs import ProofDocument
 from tests.cli.installation import call
 from tests.serve.http.places import Harness, basic, harness, header_of
 from tests.serve.http.v1.apis import JSON, got, problem, send

@@ -13,11 +13,11 @@ from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import Scope
 from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof, Tokened
 from perseid.registry.jobs.jobs import Progress
-from perseid.serve.http.v1 import unit_runs
-from perseid.serve.http.v1.problems import Problem
-from perseid.serve.http.v1.unit_runs import Runs, Unit
-from perseid.serve.native_failures import Busy
-from perseid.serve.native_steps import Kind
+from perseid.server.http.v1 import job_runs
+from perseid.server.http.v1.job_runs import Runs, Unit
+from perseid.server.http.v1.problems import Problem
+from perseid.server.native_failures import Busy
+from perseid.server.native_steps import Kind
 
 T = TypeVar("T")
 PIECES = 5
@@ -26,8 +26,8 @@ ANN = LocalOperator("ann")
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_runs, "RETRY_SECONDS", 0)
-    monkeypatch.setattr(unit_runs, "MAX_RETRIES", 3)
+    monkeypatch.setattr(job_runs, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(job_runs, "MAX_RETRIES", 3)
 
 
 def explained(error: Exception) -> Problem:
@@ -123,12 +123,12 @@ def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
 
     asyncio.run(scenario())
     assert work.done == []
-    with pytest.raises(unit_runs.TooMany), runs.place(ANN):
+    with pytest.raises(job_runs.TooMany), runs.place(ANN):
         pass
 
 
 def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_runs, "MAX_KEPT", 2)
+    monkeypatch.setattr(job_runs, "MAX_KEPT", 2)
     runs, work = Runs(), Work()
     for name in ("a", "b", "c"):
         runs.note(Unit(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
@@ -145,7 +145,7 @@ def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
             places.enter_context(runs.place(token))
         every: list[Identity] = [*tokens, key, spelt]
         for who in every:
-            with pytest.raises(unit_runs.TooMany, match="of yours"), runs.place(who):
+            with pytest.raises(job_runs.TooMany, match="of yours"), runs.place(who):
                 pass
         places.enter_context(runs.place(ANN))
 

@@ -13,7 +13,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Remove
 from perseid.registry.jobs import jobs
 from perseid.registry.jobs import undo as undoing
-from perseid.serve.http.v1 import unit_calls, unit_events
+from perseid.server.http.v1 import job_calls, job_events
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import with_token
@@ -54,7 +54,7 @@ def let_bea_change(server: Harness, *names: str) -> None:
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
     monkeypatch.setattr(jobs, "CHUNK", 4)
-    monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     invite_bea(server)
     return server
 
@@ -198,9 +198,9 @@ def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
         path = f"/operations/{told['operation']}/events"
-        at_once = await asyncio.gather(*[ask(server, "GET", path) for _ in range(3 * unit_events.MAX_LISTENERS_EACH)])
+        at_once = await asyncio.gather(*[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_EACH)])
         listening = [each for each in at_once if each.stream is not None]
-        assert len(listening) == unit_events.MAX_LISTENERS_EACH
+        assert len(listening) == job_events.MAX_LISTENERS_EACH
         for each in at_once:
             if each.stream is None:
                 assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")

@@ -18,11 +18,11 @@ from perseid.registry.identity import KeyHolder, Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.serve.http import judging
-from perseid.serve.http.judging import Verdict
-from perseid.serve.http.messages import Client
-from perseid.serve.native_steps import Work
-from perseid.serve.pools import Pools
+from perseid.server.http import judging
+from perseid.server.http.judging import Verdict
+from perseid.server.http.messages import Client
+from perseid.server.native_steps import Work
+from perseid.server.processes.pools import Pools
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.installations import OPERATOR

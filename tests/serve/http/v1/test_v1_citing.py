@@ -10,9 +10,9 @@ from perseid.records.value import Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Create
 from perseid.registry.queries.citation import FORMS
-from perseid.serve.http.messages import Client
-from perseid.serve.http.v1.citing_chapter import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
-from perseid.serve.native_steps import Work
+from perseid.server.http.messages import Client
+from perseid.server.http.v1.routes.citation import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
+from perseid.server.native_steps import Work
 from tests.cli.codes import decoded, png_rows
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send

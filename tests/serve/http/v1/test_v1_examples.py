@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 
-from perseid.serve.http.caching import PAGE_AGE
-from perseid.serve.http.messages import Response
-from perseid.serve.http.origins import UNNAMED
-from perseid.serve.http.v1 import docs_pages, examples
-from perseid.serve.http.v1.answering import table
-from perseid.serve.http.v1.routing import BASE, Route
+from perseid.server.http.caching import PAGE_AGE
+from perseid.server.http.messages import Response
+from perseid.server.http.origins import UNNAMED
+from perseid.server.http.v1 import docs_pages, examples
+from perseid.server.http.v1.application import table
+from perseid.server.http.v1.routing import BASE, Route
 from tests.serve.http.places import PUBLIC_URL, Harness, basic, harness, header_of
 from tests.serve.http.v1 import described
 from tests.serve.http.v1.apis import send

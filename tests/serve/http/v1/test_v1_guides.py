@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perseid.serve.http.v1.answering import table
-from perseid.serve.http.v1.routing import BASE
-from perseid.serve.http.v1.taking import steps_of
+from perseid.server.http.v1.application import table
+from perseid.server.http.v1.routing import BASE
+from perseid.server.http.v1.validation import steps_of
 from tests.test_documentation import GUIDES_OF_THE_API, execute
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from perseid.serve.http.messages import Client
-from perseid.serve.http.v1 import headers
-from perseid.serve.http.v1.answering import table
-from perseid.serve.native_failures import Busy
-from perseid.serve.native_steps import Work
+from perseid.server.http.messages import Client
+from perseid.server.http.v1 import headers
+from perseid.server.http.v1.application import table
+from perseid.server.native_failures import Busy
+from perseid.server.native_steps import Work
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1 import described
 from tests.serve.http.v1.apis import problem, send

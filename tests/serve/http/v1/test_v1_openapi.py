@@ -12,11 +12,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from perseid.registry.access.scopes import WORDS
-from perseid.serve.http.pages import POLICY
-from perseid.serve.http.v1 import docs_pages
-from perseid.serve.http.v1.answering import table
-from perseid.serve.http.v1.problems import Problem
-from perseid.serve.http.v1.routing import BASE, ITSELF, NO_TOKEN, Route, is_parameter
+from perseid.server.http.pages.pages import POLICY
+from perseid.server.http.v1 import docs_pages
+from perseid.server.http.v1.application import table
+from perseid.server.http.v1.problems import Problem
+from perseid.server.http.v1.routing import BASE, ITSELF, NO_TOKEN, Route, is_parameter
 from tests.serve.http.places import PUBLIC_URL, Harness, basic, header_of
 from tests.serve.http.v1.apis import JSON, got, problem, send
 from tests.serve.http.v1.askers import with_token

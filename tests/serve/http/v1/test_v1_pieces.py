@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.serve.http.v1.answering import table
-from perseid.serve.http.v1.calls import ApiCall
-from perseid.serve.http.v1.cursors import Cursors, InvalidCursor
-from perseid.serve.http.v1.limiting import MAX_KNOWN, WINDOW, Limiter
-from perseid.serve.http.v1.routing import Reply, Routes, Table, is_parameter
-from perseid.serve.http.v1.taking import parameters_of
+from perseid.server.http.v1.application import table
+from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.cursors import Cursors, InvalidCursor
+from perseid.server.http.v1.routing import Reply, Routes, Table, is_parameter
+from perseid.server.http.v1.state import MAX_KNOWN, WINDOW, Limiter
+from perseid.server.http.v1.validation import parameters_of
 
 CURSORS = Cursors(bytes(range(32)))
 

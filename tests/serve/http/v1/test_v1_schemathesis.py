@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from perseid.names import pilin
-from perseid.serve.http.v1.routing import BASE
+from perseid.server.http.v1.routing import BASE
 from tests.serve.http.places import basic
 from tests.serve.installations import ADMINISTRATOR, NAMES, PREFIX, copy_to
 from tests.serve.running import serving

@@ -13,7 +13,7 @@ from perseid.registry.commands.records import Add, Create
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import jobs
 from perseid.registry.jobs import undo as undoing
-from perseid.serve.http.v1 import unit_calls
+from perseid.server.http.v1 import job_calls
 from tests.serve.http.places import Harness, basic, header_of, serve
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import keyed, with_token
@@ -44,7 +44,7 @@ def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(jobs, "CHUNK", 4)
-    monkeypatch.setattr(unit_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 
 

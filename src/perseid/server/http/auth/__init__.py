@@ -1,0 +1,1 @@
+"""Authentication over HTTP: schemes, proofs, sessions."""

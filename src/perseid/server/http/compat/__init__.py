@@ -1,0 +1,1 @@
+"""The JSON API of deployed Handle servers: /api/handles and its relatives."""

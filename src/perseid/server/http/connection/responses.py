@@ -1,0 +1,93 @@
+"""Who answers requests, and how an answer goes out: as fast as the client takes it, and never as if it were whole."""
+
+from collections.abc import AsyncIterator
+from secrets import token_hex
+from typing import Final, Protocol
+
+from perseid.server.http.messages import Request, Response
+from perseid.server.http.writing import LAST_CHUNK, chunk_of, has_body, head_of
+from perseid.server.native_failures import internal_error
+
+from .requests import Arrived, Unreadable
+
+PIECE: Final = 1 << 16
+"""Octets of a large answer that are handed to the system at a time; the client must take each in time."""
+
+
+class Service(Protocol):
+    """Who answers requests."""
+
+    def at_once(self, request: Arrived) -> bytes | None:
+        """The whole answer to a request without a body, as octets, or None if that would take time.
+
+        It is called in the event loop for every such request and before anything else is done with it, so it waits for
+        nothing. What it finds out from the headers it may keep in `request.fields.noted`: requests of a connection that
+        have the same headers have the same fields.
+
+        The octets are sent as they are. They are one answer with status line, Date and exact Content-Length, nothing
+        behind the head for HEAD, 204 and 304, and `Connection: close` if `request.keep` is false, after which the
+        connection ends. For HTTP/1.0 with `request.keep` they have `Connection: keep-alive`. Who would rather not know
+        about that answers None unless `request.keep` and the version is 1.1.
+        """
+
+    async def answer(self, request: Request) -> Response:
+        """The answer to a request. It raises nothing; if it does, the client gets 500."""
+
+    def refused(self, status: int, problem: str, path: bytes) -> Response:
+        """What is said about something that is no request: what was wrong, for a path, empty if it is not known."""
+
+
+class Outlet(Protocol):
+    """Where an answer goes."""
+
+    def write(self, octets: bytes) -> None:
+        """Send something, unless the client has gone."""
+
+    async def until_taken(self) -> bool:
+        """Wait until the client has taken what was sent; whether it is still there."""
+
+
+async def send(outlet: Outlet, head: bytes, body: bytes) -> None:
+    """Send an answer; a large one in pieces, each when the client has taken the one before."""
+    outlet.write(head + body[:PIECE])
+    for at in range(PIECE, len(body), PIECE):
+        if not await outlet.until_taken():
+            return
+        outlet.write(body[at : at + PIECE])
+
+
+async def send_stream(
+    outlet: Outlet, head: bytes, stream: AsyncIterator[bytes], *, follows: bool, chunked: bool
+) -> None:
+    """Send an answer while it is made, or its head alone if no body `follows`; the stream is closed in any case."""
+    outlet.write(head)
+    try:
+        if follows:
+            async for octets in stream:
+                if octets:
+                    outlet.write(chunk_of(octets) if chunked else octets)
+                if not await outlet.until_taken():
+                    return
+            if chunked:
+                outlet.write(LAST_CHUNK)
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def refusal(service: Service, problem: Unreadable, seconds: float) -> bytes:
+    """What is sent, at a second since 1970, about something that is not answered."""
+    try:
+        response = service.refused(problem.status, problem.problem, problem.path)
+        head = head_of(response, version="1.1", keep=False, seconds=seconds)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the status can be told
+        internal_error(error, token_hex(4))
+        response = Response(problem.status)
+        head = head_of(response, version="1.1", keep=False, seconds=seconds)
+    return head + response.body if has_body(response.status, problem.method) else head
+
+
+def failure(error: Exception, request: Request) -> Unreadable:
+    """What is said when something went wrong that nobody expected; the log has the rest, under a number."""
+    return Unreadable(500, internal_error(error, token_hex(4)), request.path, request.method)

@@ -1,0 +1,23 @@
+"""Answers that are long: what takes milliseconds of one is done in a pool, and the event loop serves others meanwhile.
+
+What is read in a pool is written out there as well (`api_call.Call.told`). What is left for answers that are octets
+already is the tag, which follows from all of them.
+"""
+
+from typing import Final
+
+from perseid.server.native_steps import Kind
+
+from . import caching
+from .context import Asking
+from .messages import Response
+
+LONG_BODY: Final = 65_536
+"""Octets of a body from which on its tag is not made in the event loop: that takes some tenths of a millisecond."""
+
+
+async def tagged(asking: Asking, response: Response, tag: str = "") -> Response:
+    """The answer with a tag, or the word that the client's is still good: see `caching.tagged`."""
+    if tag or len(response.body) <= LONG_BODY or not caching.wants_tag(response):
+        return caching.tagged(asking.request, response, tag)
+    return await asking.do(Kind.READ, lambda: caching.tagged(asking.request, response))

@@ -1,0 +1,105 @@
+"""The server's own pages: front, help, what it resolves (U4), and the files that come with it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from perseid.records.json_parsing import JsonObject
+from perseid.server.http import json_answers
+from perseid.server.http.caching import PAGE_AGE, STATIC_AGE
+from perseid.server.http.messages import Response
+from perseid.server.http.parameters import OWN, Action
+from perseid.server.http.resolver.addresses import TIME_MAP_FORMS
+from perseid.server.http.resolver.paths import PAGES, TAKEN, TIME_MAPS, resolvers_of, segments_of
+from perseid.server.http.settings import HttpSettings
+from perseid.server.http.v1 import docs_pages
+
+from .pages import STATIC, forms_of, page, site_of, static
+
+API: Final = "/api/handles/{handle}"
+ROBOTS: Final = b"User-agent: *\nCrawl-delay: 1\nRequest-rate: 1/1\n"
+"""As deployed resolvers ask: a name is there for everybody, and one a second is enough for a robot."""
+
+_AGE: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
+_STATIC_AGE: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter as the help page explains it."""
+
+    text: str
+    about: str
+
+
+PARAMETERS: Final = (
+    Parameter("noredirect", "Show the record instead of going there."),
+    Parameter("type=URL", "Only values of this type count; may be repeated. URL. with a dot means its subtypes too."),
+    Parameter("index=1", "Only the value with this index counts; may be repeated."),
+    Parameter("ignore_aliases", "Do not follow HS_ALIAS values."),
+    Parameter("auth", "Ask for the answer from the source, not from caches."),
+    Parameter("cert", "Accepted for compatibility; answers here come from the source anyway."),
+    Parameter("urlappend=TEXT", "Append this text to the URL. It cannot change the host."),
+    Parameter("locatt=ATTRIBUTE:VALUE", "Choose the location with this attribute; may be repeated."),
+    Parameter("action=redirect", "Go to what the name stands for, whatever the headers of the request say."),
+    Parameter("action=showvalues", "Show the record."),
+    Parameter("action=showurls", "All locations, as XML."),
+    Parameter("action=metadata", "Go to the location whose role is metadata, if there is one."),
+    Parameter("action=api", "The record as JSON, as the API gives it."),
+    Parameter("action=explain", "Why this request goes where it goes."),
+    Parameter("action=citation", "How to cite it, in a line; bibtex and csl-json are the same for programs."),
+    Parameter("action=json-ld", "What the record says about its thing, in the words of schema.org."),
+    Parameter("action=linkset-json", "All typed links of the record; linkset is the same in the form of a header."),
+    Parameter("at=TIME", "What it was at that moment: a time such as 2026-11-15T10:00:00Z, or the number of an entry."),
+    Parameter("redirectionHeaders", "The headers of the redirection, with status 200."),
+)
+
+
+def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
+    """One of the server's own pages; None if there is no such page. `server` is as in `docs_pages.answer`."""
+    match path:
+        case "":
+            api = f"{settings.public_url}{API}"
+            title = f"{site_of(settings)}: resolve an identifier"
+            return page("front.html", settings, headers=_AGE, title=title, forms=forms_of(settings), api=api)
+        case "help.html":
+            return page(
+                "help.html",
+                settings,
+                headers=_AGE,
+                title=f"Help – {site_of(settings)}",
+                forms=forms_of(settings),
+                parameters=PARAMETERS,
+                api=f"{settings.public_url}{API}",
+            )
+        case "robots.txt":
+            return Response(200, (*_STATIC_AGE, ("Content-Type", "text/plain;charset=utf-8")), ROBOTS)
+        case "resolver.json":
+            return json_answers.answer(declaration(settings), headers=_AGE)
+        case "favicon.ico":
+            return _file(path)
+    name = path.removeprefix("static/")
+    return _file(name) if name != path and name in STATIC else docs_pages.answer(path, settings, server)
+
+
+def declaration(settings: HttpSettings) -> JsonObject:
+    """What this server resolves and in which forms (U4), for programs."""
+    resolvers = resolvers_of(settings)
+    authority = {"scheme": resolvers[0].scheme, "authority": resolvers[0].authority} if resolvers else {}
+    forms: list[object] = [{"template": form} for form in forms_of(settings)]
+    names: list[str | None] = [None] if settings.bare else []
+    for form, segment in zip(forms, [*names, *segments_of(settings)], strict=True):
+        assert isinstance(form, dict)  # noqa: S101 - made above
+        form["segment"] = segment
+    return {
+        **authority,
+        "forms": forms,
+        "ownPaths": sorted((*TAKEN, *filter(None, PAGES))),
+        "parameters": sorted(OWN),
+        "actions": [action.value for action in Action],
+        "timemaps": [f"{settings.public_url}/{TIME_MAPS}/{form}/{{handle}}" for form in TIME_MAP_FORMS],
+        "api": f"{settings.public_url}{API}",
+    }
+
+
+def _file(name: str) -> Response:
+    return Response(200, (*_STATIC_AGE, ("Content-Type", STATIC[name])), static(name))

@@ -1,0 +1,313 @@
+"""The page of a record (§9.8): its values as people read them, what it says about itself, and where it leads.
+
+Administrators and lists are spelled out, other octets that are no text are shown in hexadecimal. Names are links where
+this server resolves them, so that no link of a page is dead. A page has a bound, whatever a record holds: what is long
+is cut, and the JSON has all of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from markupsafe import Markup
+
+from perseid.ledger.log.entry import State
+from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, to_http, to_path
+from perseid.records.admin import Admin, AdminPermission, ValueList
+from perseid.records.data_types import interpret
+from perseid.records.encoding import clean_text, to_iso
+from perseid.records.text_types import Alias, Email, ServiceHandle
+from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, has_type
+from perseid.records.value import Value
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.queries.memento import Around, Memento
+from perseid.server.http.messages import HeaderList, Response
+from perseid.server.http.parameters import Action
+from perseid.server.http.resolver.lookup import Found, Tomb
+from perseid.server.http.resolver.paths import path_to, resolvers_of, stripped
+from perseid.server.http.resolver.time_travel import AT
+from perseid.server.http.settings import HttpSettings
+
+from .pages import MAX_SHOWN, Piece, linked, mail, page, visible
+
+MAX_PAGE: Final = 200_000
+"""Characters of data that one page shows at length: more than anybody reads."""
+
+MAX_SHORT: Final = 80
+"""Characters of one value that are shown beyond that."""
+
+MAX_NAME: Final = 2_048
+"""Characters of a name that are shown: as many as the longest one can have."""
+
+MAX_OCTETS: Final = 512
+"""Octets that are shown in hexadecimal."""
+
+MAX_LINES: Final = 200
+"""Entries of a list that are shown."""
+
+PERMISSIONS: Final = (
+    (AdminPermission.ADD_HANDLE, "create hdl"),
+    (AdminPermission.DELETE_HANDLE, "delete hdl"),
+    (AdminPermission.ADD_NA, "create derived prefix"),
+    (AdminPermission.DELETE_NA, "delete derived prefix"),
+    (AdminPermission.READ_VALUE, "read val"),
+    (AdminPermission.MODIFY_VALUE, "modify val"),
+    (AdminPermission.REMOVE_VALUE, "del val"),
+    (AdminPermission.ADD_VALUE, "add val"),
+    (AdminPermission.MODIFY_ADMIN, "modify admin"),
+    (AdminPermission.REMOVE_ADMIN, "del admin"),
+    (AdminPermission.ADD_ADMIN, "add admin"),
+    (AdminPermission.LIST_HANDLES, "list"),
+)
+"""What an administrator may do, in the words and the order of deployed resolvers."""
+
+_HDL: Final = "hdl:"
+_TYPES: Final = "0.TYPE"
+_KNOWN_TYPES: Final = (URL, DESC, EMAIL)
+_WITHHELD: Final = "not shown: it proves who somebody is"
+
+_FORMS: Final = (
+    ("How to cite it", Action.CITATION),
+    ("as BibTeX", Action.BIBTEX),
+    ("as CSL-JSON", Action.CSL_JSON),
+    ("as JSON-LD", Action.JSON_LD),
+)
+
+Line = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value on the page."""
+
+    index: int
+    type: Piece
+    timestamp: str
+    lines: tuple[Line, ...]
+    note: str = ""
+    """What is to be said about what is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that is known of the name."""
+
+    label: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True)
+class Links:
+    """Makes links to names that this server resolves."""
+
+    settings: HttpSettings
+    is_here: Callable[[Handle], bool]
+    _found: dict[str, bool] = field(default_factory=dict)
+
+    def to(self, name: str, text: str | None = None) -> Piece:
+        """A name, or another text for it, as a link to what it stands for, if it stands for something here."""
+        text = visible(name if text is None else text, MAX_NAME)
+        handle = Handle.for_lookup(name.strip())
+        if handle is None:
+            return Piece(text)
+        if str(handle) not in self._found:
+            self._found[str(handle)] = self.is_here(handle)
+        return Piece(text, path_to(str(handle), self.settings)) if self._found[str(handle)] else Piece(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """The moment of the past that a page is about."""
+
+    seq: int
+    """The entry after which it was so."""
+    versions: Around | None
+    """The version that is shown, and those around it; None for what has no versions of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page about a record shows besides its values."""
+
+    authority: AuthorityMetadata | None
+    api: str
+    """The path of the same as JSON."""
+    then: Then | None = None
+    """None for the record as it is now."""
+    json_ld: Markup | None = None
+    """What the record means, for machines that read pages."""
+
+
+def record_page(found: Found, shown: Shown, links: Links, headers: HeaderList = ()) -> Response:
+    """The page of a record."""
+    settings = links.settings
+    name = visible(found.name)
+    budget = MAX_PAGE
+    rows = []
+    for value in found.values:
+        row = _row(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
+        budget -= sum(len(piece.text) for line in row.lines for piece in line)
+        rows.append(row)
+    path, then = path_to(found.name, settings), _then(shown)
+    actions = []
+    if found.tomb is None and any(_leads(value, settings) for value in found.values):
+        words = "Go to what it stands for" if shown.then is None else "Go to what it stood for then"
+        actions = [Piece(words, f"{path}?action={Action.REDIRECT.value}{then}")]
+    forms = [Piece(words, f"{path}?action={action.value}{then}") for words, action in _FORMS]
+    return page(
+        "record.html",
+        settings,
+        headers=headers,
+        title=f"{name} – handle record",
+        name=name,
+        notice=_notice(found),
+        past=_past(found, shown.then, settings),
+        facts=_facts(found, shown.authority, links),
+        rows=rows,
+        actions=[*actions, Piece("The record as JSON", shown.api), *forms],
+        json_ld=shown.json_ld,
+    )
+
+
+def tombstone_page(found: Found, tomb: Tomb, shown: Shown, links: Links, headers: HeaderList = ()) -> Response:
+    """The page of a thing that is gone (S8)."""
+    settings = links.settings
+    name = visible(found.name)
+    return page(
+        "tombstone.html",
+        settings,
+        410,
+        headers,
+        title=f"{name} – gone",
+        name=name,
+        reason=visible(tomb.reason),
+        date=visible(tomb.date, MAX_SHORT),
+        replacement=links.to(tomb.replacement),
+        past=_past(found, shown.then, settings),
+        actions=[
+            Piece("What its record holds", f"{path_to(found.name, settings)}?noredirect{_then(shown)}"),
+            Piece("The record as JSON", shown.api),
+        ],
+    )
+
+
+def _then(shown: Shown) -> str:
+    """What keeps a link of a page about the past in the past."""
+    return "" if shown.then is None else f"&{AT}={shown.then.seq}"
+
+
+def _past(found: Found, then: Then | None, settings: HttpSettings) -> tuple[str, tuple[Piece, ...]] | None:
+    """What a page about the past says of it, and the links to other times; None for a page about today."""
+    if then is None:
+        return None
+    path = path_to(found.name, settings)
+    today = Piece("Today", f"{path}?noredirect")
+    if then.versions is None:
+        return f"This is how it was after entry {then.seq:,} of the ledger.", (today,)
+    around = then.versions
+    said = f"This is how it was since {_time(around.memento.seconds)} (entry {around.memento.seq:,})"
+    said += "." if around.next is None else f", until {_time(around.next.seconds)}."
+    versions = (("The version before", around.previous), ("The version after", around.next))
+    links = [_version(path, words, version) for words, version in versions if version is not None]
+    return said, (*links, today)
+
+
+def _version(path: str, words: str, version: Memento) -> Piece:
+    return Piece(f"{words}: {_time(version.seconds)}", f"{path}?noredirect&{AT}={version.seq}")
+
+
+def _notice(found: Found) -> str:
+    if found.resolved.state is State.TOMBSTONE:
+        return "What this identifier stood for is gone; its record says why."
+    if found.aliases:
+        return f"You asked for {visible(found.aliases[0])}, which is another name for this one."
+    if found.resolved.by_template:
+        return "There is no record of this name: a template of its namespace has made these values."
+    return ""
+
+
+def _facts(found: Found, authority: AuthorityMetadata | None, links: Links) -> list[Fact]:
+    """How to cite it, and what it says about itself."""
+    facts = []
+    handle = found.resolved.handle
+    cited = [Piece(to_path(Reference(handle)))]
+    cited += [Piece(to_http(Reference(handle), resolver)) for resolver in resolvers_of(links.settings)[:1]]
+    facts.append(Fact("Cite as", tuple(cited)))
+    if authority is not None:
+        if authority.created is not None:
+            facts.append(Fact("Created", (Piece(_time(authority.created)),)))
+        if authority.updated is not None:
+            facts.append(Fact("Last update", (Piece(_time(authority.updated)),)))
+        if authority.creator is not None:
+            facts.append(Fact("Creator", (_party(authority.creator, links),)))
+        if authority.owners:
+            facts.append(Fact("Owner", tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
+    return facts
+
+
+def _party(party: Party, links: Links) -> Piece:
+    return links.to(str(party.handle), _HDL + str(party.handle))
+
+
+def _row(value: Value, links: Links, limit: int) -> Row:
+    lines, note = _data(value, links, limit)
+    timestamp = _time(value.timestamp) if value.timestamp else "–"
+    return Row(value.index, _type(value.type, links), timestamp, lines, note)
+
+
+def _type(type_: str, links: Links) -> Piece:
+    """A type, which is a handle or has one in the registry of types; those that nobody knows are just text."""
+    if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith("HS_") and "." not in type_)):
+        return links.to(f"{_TYPES}/{type_}", type_)
+    return links.to(type_)
+
+
+def _data(value: Value, links: Links, limit: int) -> tuple[tuple[Line, ...], str]:
+    """What a value says, line by line, and a note about it."""
+    if has_type(value.type, HS_SECKEY):
+        return (), _WITHHELD
+    said = interpret(value)
+    match said:
+        case Admin():
+            words = ",".join([word for bit, word in PERMISSIONS if bit in said.permissions])
+            who = said.administrator
+            rest = Piece(f"; index={who.index}; [{words}]")
+            return ((Piece("handle="), links.to(who.handle), rest),), ""
+        case ValueList():
+            lines = [(Piece(f"{each.index}:"), links.to(each.handle)) for each in said.entries[:MAX_LINES]]
+            more = len(said.entries) - len(lines)
+            return tuple(lines), f"and {more:,} more" if more else ""
+        case Email():
+            return ((mail(said.text, links.settings),),), _cut(said.text, limit)
+        case Alias() | ServiceHandle():
+            return ((links.to(said.text),),), _cut(said.text, limit)
+    text = clean_text(value.data)
+    if text is None:
+        return _octets(value.data, limit)
+    if text.lower().startswith(_HDL):
+        return ((links.to(stripped(text.strip()), text),),), _cut(text, MAX_NAME)
+    return ((linked(text, links.settings, limit),),), _cut(text, limit)
+
+
+def _octets(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
+    shown = min(MAX_OCTETS, limit // 2)
+    note = f"{len(data):,} octets; the first {shown} are shown" if len(data) > shown else f"{len(data):,} octets"
+    return ((Piece(data[:shown].hex().upper()),),), note
+
+
+def _cut(text: str, limit: int) -> str:
+    return f"{len(text):,} characters; the first {limit:,} are shown" if len(text) > limit else ""
+
+
+def _time(instant: int) -> str:
+    """`2017-07-14 02:40:00Z`; the times of a record have 32 bits, so there is always such a day."""
+    return to_iso(instant).replace("T", " ")
+
+
+def _leads(value: Value, settings: HttpSettings) -> bool:
+    """Whether a value may be what the name leads to."""
+    if has_type(value.type, LOCATIONS):
+        return True
+    return has_type(value.type, URL) and bool(linked(value.data.decode("utf-8", "replace"), settings).href)

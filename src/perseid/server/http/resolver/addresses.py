@@ -1,0 +1,128 @@
+"""Where everything about a name is to be had at this server, for links in headers and documents.
+
+    {name}                       where it leads; with `Accept-Datetime`, the way to what it was then (TimeGate)
+    {name}?noredirect            its record, as a page
+    {name}?action=json-ld …      its record in another form
+    {name}?at=SEQ                what it was after an entry (memento)
+    /timemap/link/{name}         which versions there are (TimeMap)
+    /timemap/json/{name}
+
+All of them begin with the address that the settings declare, and never with what a request says in `Host`. A server
+that has declared none has no absolute addresses, and so no such links.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
+from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
+from perseid.registry.queries.memento import JSON, Addresses
+from perseid.registry.queries.signposting import Form
+from perseid.server.http.parameters import FORMS, Action
+from perseid.server.http.settings import HttpSettings
+from perseid.server.http.targets import path_of
+
+from .paths import TIME_MAPS, address_of, encoded, path_to, resolvers_of
+
+API: Final = "/api/handles/"
+
+TIME_MAP_FORMS: Final[Mapping[str, str]] = {"link": LINK_FORMAT, "json": JSON}
+"""What stands in the path of a TimeMap, and the media type that it means."""
+
+MAX_SIGNPOSTED: Final = 256
+"""Characters of the longest name, encoded, whose redirections carry all of their links: they repeat it three times, and
+servers on the way have room for 4 to 8 KiB of headers. Those of longer ones have the first only, which RFC 7089
+demands. Nearly all names have fewer than a hundred."""
+
+MAX_LINK_OCTETS: Final = 2_048
+"""Octets of all links to versions in headers: half of what all links may have. A name so long that not even the first
+of them fits has none."""
+
+
+def resolver_of(settings: HttpSettings) -> Resolver:
+    """The resolver at which identifiers are cited: this one, if it has declared its address."""
+    return (*resolvers_of(settings), *KNOWN_RESOLVERS)[0]
+
+
+def about(name: str, settings: HttpSettings, *parameters: str) -> str:
+    """The address of a name, with parameters that are encoded already."""
+    address = address_of(path_to(name, settings), settings)
+    return f"{address}?{'&'.join(parameters)}" if parameters else address
+
+
+def forms_of(name: str, settings: HttpSettings, at: int | None = None) -> tuple[Form, ...]:
+    """The record of a name in its other forms, as it is now or was after an entry; none if they have no address."""
+    if not settings.public_url:
+        return ()
+    then = () if at is None else (f"at={at}",)
+    found = [
+        Form(about(name, settings, f"action={action.value}", *then), media_type) for action, media_type in FORMS.items()
+    ]
+    plain = address_of(API + path_of(name), settings)
+    return (*found, Form("?".join((plain, *then)), JSON))
+
+
+def addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+    """Where the past of a name is to be had; None if nothing here has an address."""
+    if not settings.public_url:
+        return None
+    original = about(name, settings)
+    return Addresses(
+        original,
+        original,
+        lambda media_type, before: time_map_of(name, settings, media_type, before),
+        lambda seq: about(name, settings, f"at={seq}"),
+    )
+
+
+def api_addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+    """The same for the record as the API gives it."""
+    if not settings.public_url:
+        return None
+    original = address_of(API + path_of(name), settings)
+    return Addresses(
+        original,
+        original,
+        lambda media_type, before: time_map_of(name, settings, media_type, before),
+        lambda seq: f"{original}?at={seq}",
+    )
+
+
+def time_map_of(name: str, settings: HttpSettings, media_type: str, before: int | None = None) -> str:
+    """The address of a TimeMap: of the versions before an entry, or from the latest on."""
+    form = next(form for form, type_ in TIME_MAP_FORMS.items() if type_ == media_type)
+    address = address_of(f"/{TIME_MAPS}/{form}/{encoded(name)}", settings)
+    return address if before is None else f"{address}?before={before}"
+
+
+def links_of_redirection(name: str, settings: HttpSettings, *, with_map: bool = True) -> str | None:
+    """The links that go with a redirection, as one header: to the past of the name, and to all other links.
+
+    The rest is in the linkset. A redirection is what is asked for most, and should stay small. Without a TimeMap for a
+    name that has none.
+    """
+    if not settings.public_url:
+        return None
+    original, is_short = about(name, settings), len(encoded(name)) <= MAX_SIGNPOSTED
+    if len(original) > MAX_LINK_OCTETS:
+        return None
+    found = [Link(original, "original timegate")]
+    if is_short and with_map:
+        found.append(Link(time_map_of(name, settings, LINK_FORMAT), "timemap", type=LINK_FORMAT))
+    if is_short:
+        linkset = about(name, settings, f"action={Action.LINKSET_JSON.value}")
+        found.append(Link(linkset, "linkset", type=LINKSET_JSON))
+    return ", ".join(header_values(found))
+
+
+def link_pieces(path: str, settings: HttpSettings) -> tuple[str, ...]:
+    """What stands before, between and behind the name in that header, for whoever puts it together without looking at
+    the name; `path` is what stands before it in a path.
+    """
+    original, time_map = f"{settings.public_url}{path}", f"{settings.public_url}/{TIME_MAPS}/link/"
+    return (
+        f"<{original}",
+        f'>; rel="original timegate", <{time_map}',
+        f'>; rel="timemap"; type="{LINK_FORMAT}", <{original}',
+        f'?action={Action.LINKSET_JSON.value}>; rel="linkset"; type="{LINKSET_JSON}"',
+    )

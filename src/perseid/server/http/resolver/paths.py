@@ -1,0 +1,189 @@
+"""What a path asks for: one of the server's own pages, or a name in one of the forms that this server declares (U4).
+
+    /{name}             if the settings declare the bare form
+    /{segment}/{name}   for each segment that they declare; `/hdl/{name}` always works
+
+A declared segment and the server's own paths go before a prefix of the same name, which is reached as `/hdl/{name}`.
+In a path `%2F` and `/` are the same, and all slashes before the name are dropped. In the bare form blanks around the
+name and the scheme of a URI before it are dropped as well, as deployed resolvers do (§9.2). Behind a segment the name
+is taken as it is, so that every name can be reached there; see `Named.otherwise`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from perseid.names.errors import NameProblem
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver, match_resolver
+from perseid.server.http.settings import SEGMENT, HttpSettings
+from perseid.server.http.targets import name_of
+
+GENERATOR: Final = "generate"
+"""The page at which new names are made."""
+
+TIME_MAPS: Final = "timemap"
+"""Below it is told which versions of a name there are: `/timemap/link/{name}` and `/timemap/json/{name}`."""
+
+PAGES: Final = frozenset(
+    ("", GENERATOR, "docs", "help.html", "openapi.json", "robots.txt", "favicon.ico", "resolver.json")
+)
+"""The server's own pages and files; the front page has no name."""
+
+TAKEN: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
+"""First segments below which everything is the server's own."""
+
+_BLANKS: Final = " \t\r\n\f\v"
+# What a segment of a URI may hold unencoded (U5), so that no client on the way sees a reason to change it.
+_SAFE: Final = "!$&'()*+,;=:@"
+_INFO: Final = re.compile("info:(?:doi|hdl)/", re.IGNORECASE | re.ASCII)
+_SCHEME: Final = re.compile("(?:hdl|doi):", re.IGNORECASE | re.ASCII)
+_URN: Final = re.compile("urn:(?:hdl|doi|eidr):", re.IGNORECASE | re.ASCII)
+_WEB: Final = re.compile("https?://", re.IGNORECASE | re.ASCII)
+_LABEL: Final = re.compile(r"(?:hdl\.|(?:hdl|doi|handle):)\s*(?=[^\s/]+/)", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """One of the server's own pages; `path` has no slash before it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name, as it is written."""
+
+    name: str
+    """Without what stood before it; never empty."""
+    segment: str = ""
+    """The declared segment behind which it stood; empty for the bare form."""
+
+    @property
+    def handle(self) -> str:
+        """The handle that it means: a name without a slash is a prefix, whose record is the prefix handle."""
+        return self.name if "/" in self.name else f"{PREFIX_OF_PREFIXES}/{self.name}"
+
+    @property
+    def otherwise(self) -> "Named | None":
+        """What else may be meant where no such prefix is served here: people write `/hdl/hdl:{name}`."""
+        name = stripped(self.name.strip(_BLANKS))
+        return Named(name, self.segment) if name not in ("", self.name) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Undeclared:
+    """A path that is neither; behind the segment `hdl` it would be a name."""
+
+    path: str
+
+
+def locate(path: bytes, settings: HttpSettings) -> Own | Named | Undeclared:
+    """What a path asks for. Raises `Malformed`."""
+    given = name_of(path).text.lstrip("/")
+    first, slash, rest = given.partition("/")
+    text = given.strip(_BLANKS)
+    if first in segments_of(settings):
+        name = rest.lstrip("/")
+        return Named(name, first) if name else Own("")
+    if text in PAGES:
+        return Own(text)
+    if first in ("docs", "static") and slash:
+        return Own(text)
+    if first == TIME_MAPS and slash:
+        return Own(given)  # with a name in it, of which a blank at the end may be a part
+    if first in TAKEN or not settings.bare:
+        return Undeclared(text)
+    name = stripped(text)
+    return Named(name) if name else Own("")
+
+
+def typed(field: str, settings: HttpSettings) -> Named | None:
+    """What somebody has typed or pasted into the form; None if nothing. Raises `Malformed`."""
+    text = field.strip(_BLANKS + "\N{ZERO WIDTH NO-BREAK SPACE}").lstrip("/")
+    web = _WEB.match(text)
+    if web is not None or _begins_with_known_host(text):
+        # What stands behind the host is a path of whatever resolver it is, with its escapes.
+        path = text[web.end() :].partition("/")[2] if web else text.partition("/")[2]
+        path = re.split("[?#]", path, maxsplit=1)[0]
+        text = name_of(path.encode("utf-8", "replace")).text
+        first, _, rest = text.partition("/")
+        if first in segments_of(settings):
+            text = rest
+    else:
+        text = _LABEL.sub("", text, count=1)
+    name = stripped(text.lstrip("/").strip(_BLANKS))
+    return Named(name, "" if is_bare(name, settings) else SEGMENT) if name else None
+
+
+def stripped(name: str) -> str:
+    """A name without the scheme of a URI before it (§9.2)."""
+    for form in (_INFO, _SCHEME):
+        if found := form.match(name):
+            return name[found.end() :]
+    if found := _URN.match(name):
+        name = name[found.end() :]
+        colon, slash = name.find(":"), name.find("/")
+        if colon >= 0 and (slash < 0 or colon < slash):
+            return f"{name[:colon]}/{name[colon + 1 :]}"
+    return name
+
+
+def segments_of(settings: HttpSettings) -> tuple[str, ...]:
+    """The segments behind which names stand; the one that always works comes last if nobody declared it."""
+    return settings.segments if SEGMENT in settings.segments else (*settings.segments, SEGMENT)
+
+
+def is_bare(name: str, settings: HttpSettings) -> bool:
+    """Whether a name can be reached without a segment before it."""
+    first = name.partition("/")[0]
+    if not settings.bare or name in PAGES or first in TAKEN or first in segments_of(settings):
+        return False
+    return stripped(name.lstrip("/").strip(_BLANKS)) == name
+
+
+def path_to(name: str, settings: HttpSettings, segment: str = "") -> str:
+    """The path at which this server resolves a name: behind a declared segment, or bare where that is possible."""
+    if not segment and not is_bare(name, settings):
+        segment = SEGMENT
+    return f"/{quote(segment, safe=_SAFE)}/{encoded(name)}" if segment else f"/{encoded(name)}"
+
+
+def encoded(name: str) -> str:
+    """A name as it stands at the end of a path.
+
+    Slashes of the suffix are encoded (U5). A suffix of dots alone would be taken for a step up in the path, encoded or
+    not, so there the slash before it is encoded as well.
+    """
+    prefix, slash, suffix = name.partition("/")
+    if suffix in (".", ".."):
+        slash = "%2F"
+    return f"{quote(prefix, safe=_SAFE)}{slash}{quote(suffix, safe=_SAFE)}"
+
+
+def address_of(path: str, settings: HttpSettings) -> str:
+    """A path of this server as others can use it: with the declared address before it, if there is one."""
+    return settings.public_url + path
+
+
+def resolvers_of(settings: HttpSettings) -> tuple[Resolver, ...]:
+    """The forms that this server declares, with its address (U4); none if it has no address."""
+    if not settings.public_url:
+        return ()
+    found = [settings.public_url] if settings.bare else []
+    found += [f"{settings.public_url}/{segment}" for segment in segments_of(settings)]
+    try:
+        return tuple([Resolver.parse(text) for text in found])
+    except NameProblem:
+        return ()  # an address with a path: names stand behind it all the same
+
+
+def percent_encoded_query(query: bytes) -> str:
+    """A query as it came, as it can stand in a header."""
+    return quote(query, safe="!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") if query else ""
+
+
+def _begins_with_known_host(text: str) -> bool:
+    """Whether somebody has left out the scheme of a resolver's address."""
+    return match_resolver(f"https://{text}", KNOWN_RESOLVERS) is not None

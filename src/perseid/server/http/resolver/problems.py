@@ -1,0 +1,246 @@
+"""What is said of a name of which there is nothing to show, or nothing more (§9.7): a page, or JSON for programs.
+
+The words of deployed resolvers stand where somebody may look for them: the titles, and the sentence with `The handle
+you requested` and `cannot be found`, by which a program knows that it has reached a resolver.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from perseid.names.uri import Reference, to_path
+from perseid.records.encoding import to_iso
+from perseid.records.json_parsing import JsonObject
+from perseid.registry.queries.memento import Around, Memento
+from perseid.registry.queries.suggest import Standing, Suggestion, Suggestions
+from perseid.registry.results import Referred
+from perseid.server.http import json_answers
+from perseid.server.http.messages import HeaderList, Response
+from perseid.server.http.negotiation import VARIES, VARIES_IN_THE_PAST, Accepted
+from perseid.server.http.pages.pages import NOTHING, Piece, mail, page, visible
+from perseid.server.http.responses import status_of
+from perseid.server.http.settings import SEGMENT, HttpSettings
+from perseid.wire.codes import ResponseCode
+
+from .lookup import CHAIN_TOO_LONG, MAX_ALIASES, Lost, Space
+from .paths import path_to
+from .time_travel import AT, memento_json
+
+REQUESTED: Final = "The handle you requested,"
+NOT_FOUND: Final = ", cannot be found."
+"""Around the name."""
+
+MAX_NAME: Final = 2_048
+"""Characters of a name that an error repeats: as many as the longest one can have."""
+
+NO_CACHE: Final = ("Cache-Control", "no-cache")
+"""A name that is not there may be there in a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """A name that may have been meant, as the page shows it."""
+
+    link: Piece
+    why: str
+    gone: str = ""
+    """What became of its thing, if it is gone."""
+    instead: str = ""
+    """The name to use instead; the page of the one that is gone links it, if it is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, and what to say."""
+
+    status: int
+    title: str
+    code: ResponseCode
+    name: str = ""
+    before: str = REQUESTED
+    behind: str = NOT_FOUND
+    sentences: tuple[str, ...] = ()
+    hints: tuple[Piece, ...] = ()
+    contact: str = ""
+    headers: HeaderList = (NO_CACHE,)
+    searchable: bool = True
+    meant: tuple[Meant, ...] = ()
+    """Names that may have been meant."""
+    more: JsonObject | None = None
+    """What programs are told besides."""
+    past: bool = False
+    """Whether it is about a moment of the past, so that the time which a header names does not count."""
+    then: tuple[Piece, ...] = ()
+    """What there was at other times."""
+
+
+def answer(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Response:
+    """A problem as an answer, in the form that the client likes better."""
+    headers = (*problem.headers, ("Vary", VARIES_IN_THE_PAST if problem.past else VARIES))
+    if accepted.prefers_json_errors:
+        message = " ".join(problem.sentences) or problem.title
+        plain = json_answers.refusal(problem.code, message, problem.name or None) | (problem.more or {})
+        return json_answers.answer(plain, status=problem.status, headers=headers, name=problem.name)
+    made = page(
+        "problem.html",
+        settings,
+        problem.status,
+        headers,
+        title=problem.title,
+        name=visible(problem.name, MAX_NAME),
+        before=problem.before,
+        behind=problem.behind,
+        sentences=[visible(sentence) for sentence in problem.sentences],
+        hints=(*problem.hints, *problem.then),
+        meant=problem.meant,
+        contact=mail(problem.contact, settings) if problem.contact else NOTHING,
+        searchable=problem.searchable,
+    )
+    return Response(made.status, made.headers, made.body, code=problem.code, name=problem.name)
+
+
+def lost(problem: Lost, asked: str, settings: HttpSettings, *, restricted: bool = False) -> Problem:
+    """What is said of a name of which there is nothing to show."""
+    refused, name = problem.refused, problem.name
+    contact = problem.space.contact
+    by_way = _by_way(problem.aliases, name)
+    code = refused.code
+    if problem.is_circle:
+        sentence = f"It is another name for another name, in a circle or more than {MAX_ALIASES} times over."
+        return Problem(404, CHAIN_TOO_LONG, code, asked, sentences=(sentence,), contact=contact)
+    if code is ResponseCode.HANDLE_NOT_FOUND:
+        return Problem(
+            404, "Not Found", code, name, sentences=by_way, hints=_without_slash(name, settings), contact=contact
+        )
+    if code is ResponseCode.VALUES_NOT_FOUND:
+        sentences = (*by_way, "There is such a name, and nothing in its record is public.")
+        hints: tuple[Piece, ...] = ()
+        if restricted:
+            sentences = (*by_way, "There is such a name, and its record has nothing of the types or indexes asked for.")
+            hints = (Piece("Everything in its record", f"{path_to(name, settings)}?noredirect"),)
+        status = settings.no_values_status
+        return Problem(status, "No Values Found", code, name, sentences=sentences, hints=hints, contact=contact)
+    sentences = (*by_way, _sentence(str(refused)))
+    if isinstance(refused, Referred):
+        sentences = (*by_way, "Another service holds the handles of this prefix.")
+    elif code is ResponseCode.SERVER_NOT_RESP:
+        prefix = name.partition("/")[0]
+        sentences = (
+            *by_way,
+            f"The prefix {visible(prefix, 200)} is not served here. Ask the service that it belongs to.",
+        )
+    return Problem(
+        status_of(code), "Resolution Error", code, name, behind=", cannot be resolved here.", sentences=sentences
+    )
+
+
+def with_suggestions(problem: Problem, found: Suggestions | None, settings: HttpSettings) -> Problem:
+    """The same with names that may have been meant, and what is known of the prefix."""
+    if found is None:
+        return problem
+    sentences = problem.sentences
+    prefix = found.prefix
+    # Where the prefix is not served here, that has been said already.
+    if prefix is not None and (problem.status == 404 or prefix.standing is Standing.DERIVED):
+        sentences = (*sentences, _sentence(prefix.why))
+    meant = tuple([_meant(each, settings) for each in found.suggestions])
+    return replace(problem, sentences=sentences, hints=(), meant=meant, more=(problem.more or {}) | found.to_json())
+
+
+def _meant(suggestion: Suggestion, settings: HttpSettings) -> Meant:
+    name = str(suggestion.handle)
+    link, why = Piece(visible(name, MAX_NAME), path_to(name, settings)), visible(_sentence(suggestion.why))
+    gone = suggestion.gone
+    if gone is None:
+        return Meant(link, why)
+    reason = f": {gone.reason}" if gone.reason else ""
+    what = f"What it stood for is gone{f' since {gone.date}' if gone.date else ''}{reason}"
+    instead = "" if gone.replacement is None else visible(to_path(Reference(gone.replacement)), MAX_NAME)
+    return Meant(link, why, visible(_sentence(what)), instead)
+
+
+def not_then(problem: Lost, found: Around | None, at: int, settings: HttpSettings) -> Problem:
+    """What is said of a name that was not there after an entry, with the versions around that moment."""
+    name = problem.name
+    by_way = _by_way(problem.aliases, name)
+    said = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.space.contact, past=True)
+    if found is None:
+        return replace(said, sentences=(*by_way, "There was no such name at that moment."))
+    version = found.memento
+    if version.seq > at:
+        sentence = f"There was no such name yet at that moment. Its first version is of {_time(version)}."
+        listed = {"first": version}
+    else:
+        sentence = f"There was no such name any more at that moment. Its last version before is of {_time(version)}."
+        listed = {"previous": version} | ({} if found.next is None else {"next": found.next})
+    return _with_versions(replace(said, sentences=(*by_way, sentence)), listed, settings)
+
+
+def deleted(problem: Problem, found: Around, settings: HttpSettings) -> Problem:
+    """The same of a name that is not there any more, with the last version that there was."""
+    sentence = f"There was such a name. Its last version is of {_time(found.last)}."
+    said = replace(problem, sentences=(*problem.sentences, sentence))
+    return _with_versions(said, {"previous": found.last}, settings)
+
+
+def _with_versions(problem: Problem, listed: Mapping[str, Memento], settings: HttpSettings) -> Problem:
+    """The same with links to versions, and what programs are told of them."""
+    address = path_to(problem.name, settings)
+    then = [Piece(f"As it was on {_time(each)}", f"{address}?{AT}={each.seq}&noredirect") for each in listed.values()]
+    more: JsonObject = {label: memento_json(each) for label, each in listed.items()}
+    return replace(problem, then=tuple(then), more=(problem.more or {}) | more)
+
+
+def _time(version: Memento) -> str:
+    return to_iso(version.seconds).replace("T", " ")
+
+
+def inactive(name: str, space: Space) -> Problem:
+    """What is said where a namespace is not in use any more."""
+    sentence = space.inactive or "The namespace of this name is not in use any more."
+    code = ResponseCode.HANDLE_NOT_FOUND
+    return Problem(404, "Not Found", code, name, sentences=(sentence,), contact=space.contact)
+
+
+def malformed(message: str, status: int = 400, name: str = "") -> Problem:
+    """What is said of a request that cannot be understood."""
+    behind = ", was asked for in a way that makes no sense."
+    sentences = (_sentence(message),)
+    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, name, behind=behind, sentences=sentences)
+
+
+def no_page(name: str, settings: HttpSettings) -> Problem:
+    """What is said of a path that is no page, and no name in a form that this server declares."""
+    sentences = ("There is no such page here.", "If you meant a handle of that name, follow the link.")
+    hints = (Piece(visible(name, 200), path_to(name, settings, SEGMENT)),)
+    return Problem(404, "Not Found", ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
+
+
+def failed(status: int, code: ResponseCode, message: str, headers: HeaderList) -> Problem:
+    """What is said when something went wrong that has nothing to do with the name."""
+    title = "System Error" if status >= 500 else "Bad Request"
+    return Problem(
+        status, title, code, sentences=(_sentence(message),), headers=(*headers, ("Cache-Control", "no-store"))
+    )
+
+
+def _by_way(aliases: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """How somebody came to a name that they did not ask for."""
+    return (
+        (f"You asked for {visible(aliases[0], 200)}, which is another name for {visible(name, 200)}.",)
+        if aliases
+        else ()
+    )
+
+
+def _without_slash(name: str, settings: HttpSettings) -> tuple[Piece, ...]:
+    """A link to the name without the slash at its end, which people add without thinking."""
+    shorter = name.rstrip("/")
+    if not name.endswith("/") or "/" not in shorter:
+        return ()
+    return (Piece(f"It ends in a slash. Try it without: {visible(shorter, 200)}", path_to(shorter, settings)),)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

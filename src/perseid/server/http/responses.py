@@ -1,0 +1,154 @@
+"""What a client is told when something does not go as it wished: a status, a code of the Handle System, a sentence.
+
+Statuses are those of deployed servers (http-api reference, 4.1). What goes wrong inside is the operator's business: the
+client gets a number, under which the log has the kind of error and where it came from.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from perseid.registry.commands.conditions import ConditionFailed
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.results import Referred, Refused
+from perseid.server.native.authentication import KeyGone
+from perseid.server.native_failures import Busy, internal_error, known_failure
+from perseid.wire.codes import ResponseCode
+
+from . import json_answers
+from .context import Asking
+from .messages import HeaderList, Request, Response
+from .targets import Malformed, is_api
+
+BAD_REQUEST: Final = 400
+UNAUTHORISED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+METHOD_NOT_ALLOWED: Final = 405
+PRECONDITION_FAILED: Final = 412
+TOO_LARGE: Final = 413
+UNSUPPORTED_MEDIA_TYPE: Final = 415
+SERVER_ERROR: Final = 500
+NOT_IMPLEMENTED: Final = 501
+BUSY: Final = 503
+
+RETRY_SECONDS: Final = 1
+"""After how many seconds a client may come again that was too much: queues are that short."""
+
+NO_STORE: Final = ("Cache-Control", "no-store")
+
+_STATUSES: Final = {
+    ResponseCode.SUCCESS: 200,
+    ResponseCode.SERVER_TOO_BUSY: BUSY,
+    ResponseCode.PROTOCOL_ERROR: BAD_REQUEST,
+    ResponseCode.OPERATION_NOT_SUPPORTED: NOT_IMPLEMENTED,
+    ResponseCode.SERVER_BACKUP: BUSY,
+    ResponseCode.HANDLE_NOT_FOUND: NOT_FOUND,
+    ResponseCode.HANDLE_ALREADY_EXISTS: 409,
+    ResponseCode.INVALID_HANDLE: BAD_REQUEST,
+    ResponseCode.VALUES_NOT_FOUND: BAD_REQUEST,
+    ResponseCode.VALUE_ALREADY_EXISTS: 409,
+    ResponseCode.INVALID_VALUE: BAD_REQUEST,
+    ResponseCode.SERVER_NOT_RESP: BAD_REQUEST,
+    ResponseCode.SERVICE_REFERRAL: 300,
+    ResponseCode.PREFIX_REFERRAL: 300,
+    ResponseCode.INVALID_ADMIN: FORBIDDEN,
+    ResponseCode.INSUFFICIENT_PERMISSIONS: FORBIDDEN,
+    ResponseCode.AUTHENTICATION_NEEDED: UNAUTHORISED,
+    ResponseCode.AUTHENTICATION_FAILED: FORBIDDEN,
+    ResponseCode.INVALID_CREDENTIAL: FORBIDDEN,
+}
+"""All others are 500."""
+
+_BY_STATUS: Final = {
+    UNAUTHORISED: ResponseCode.AUTHENTICATION_NEEDED,
+    FORBIDDEN: ResponseCode.AUTHENTICATION_FAILED,
+    BUSY: ResponseCode.SERVER_TOO_BUSY,
+    NOT_IMPLEMENTED: ResponseCode.PROTOCOL_ERROR,
+    505: ResponseCode.PROTOCOL_ERROR,
+}
+
+NOT_PRIVATE: Final = (
+    "credentials count over TLS (https) or from this machine itself only; over plain HTTP nobody is known"
+)
+"""What is said to whoever would have to be known and comes where others can read along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What somebody is told."""
+
+    status: int
+    code: ResponseCode
+    message: str
+    headers: HeaderList = ()
+    echoes: bool = True
+    """Whether the name is told that it was about; not where the request itself could not be understood."""
+    referral: Referred | None = None
+
+
+def status_of(code: ResponseCode) -> int:
+    """The status of an answer with a code."""
+    return _STATUSES.get(code, SERVER_ERROR)
+
+
+def code_of(status: int) -> ResponseCode:
+    """The code that goes with a status where nothing else is known."""
+    return _BY_STATUS.get(status, ResponseCode.ERROR if status >= SERVER_ERROR else ResponseCode.PROTOCOL_ERROR)
+
+
+def failure_of(problem: Exception, asking: Asking) -> Failure:
+    """What a problem is to the client; one that nobody expected is logged."""
+    match problem:
+        case Malformed():
+            return Failure(problem.status, problem.code, problem.message, problem.headers, problem.echoes)
+        case Referred():
+            return Failure(status_of(problem.code), problem.code, "", referral=problem)
+        case KeyGone():
+            return Failure(UNAUTHORISED, ResponseCode.AUTHENTICATION_FAILED, str(problem))
+        case MustWait():
+            return Failure(BUSY, problem.code, str(problem), (_retry(problem.seconds),))
+        case ConditionFailed():
+            return Failure(PRECONDITION_FAILED, problem.code, str(problem))
+        case Refused():
+            return _refused(problem, asking)
+        case Busy():
+            message = "the server is too busy; try again shortly"
+            return Failure(BUSY, ResponseCode.SERVER_TOO_BUSY, message, (_retry(RETRY_SECONDS),))
+    if (known := known_failure(problem)) is not None:
+        code, message = known
+        status = status_of(code)
+        return Failure(status, code, message, (_retry(RETRY_SECONDS),) if status == BUSY else ())
+    message = internal_error(problem, asking.place.random(4).hex())
+    return Failure(SERVER_ERROR, ResponseCode.ERROR, message)
+
+
+def answer(asking: Asking, problem: Exception) -> Response:
+    """The answer where no part of the service has given one."""
+    failure = failure_of(problem, asking)
+    return plain(asking.request, failure.status, failure.message, failure.code, failure.headers)
+
+
+def plain(
+    request: Request, status: int, message: str, code: ResponseCode | None = None, headers: HeaderList = ()
+) -> Response:
+    """An answer of one sentence: in JSON below `/api`, as text elsewhere."""
+    code = code_of(status) if code is None else code
+    if is_api(request.path):
+        plain = json_answers.refusal(code, message, None)
+        return json_answers.answer(plain, status=status, headers=(*headers, NO_STORE))
+    text = ("Content-Type", "text/plain;charset=utf-8")
+    body = f"{message}\n".encode("utf-8", "replace")
+    return Response(status, (*headers, text, NO_STORE), body, code=int(code))
+
+
+def _refused(refused: Refused, asking: Asking) -> Failure:
+    code = refused.code
+    if code == ResponseCode.AUTHENTICATION_NEEDED and not asking.request.client.private:
+        return Failure(FORBIDDEN, code, f"{refused.reason}; {NOT_PRIVATE}")
+    headers = (_retry(RETRY_SECONDS),) if code == ResponseCode.SERVER_TOO_BUSY else ()
+    return Failure(status_of(code), code, str(refused), headers)
+
+
+def _retry(seconds: float) -> tuple[str, str]:
+    return "Retry-After", str(max(1, ceil(seconds)))

@@ -1,0 +1,269 @@
+"""The description of our own API, in OpenAPI 3.1, made of its routes and of the types that they name.
+
+What is served and what is described are the same functions and structures, so they cannot differ: parameters and
+bodies are taken as the types say (`taking`), and every path is looked up in the same table.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import cache
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from perseid.registry.access.scopes import WORDS
+from perseid.server.http.settings import HttpSettings
+
+from . import headers
+from .problems import MEDIA_TYPE, Problem, sorts_by_status
+from .routing import BASE, ITSELF, NO_TOKEN, Route, Table, is_parameter
+from .structures import DoneBefore
+from .validation import may_be_left_out
+
+VERSION: Final = "3.1.0"
+"""Of OpenAPI."""
+
+EVERYWHERE: Final = (400, 401, 403, 404, 429, 431, 500, 503)
+"""Statuses with which any route may refuse. Also where everybody may ask: whoever says who they are has to prove it,
+and not everywhere, and a server may have only some of the names."""
+
+ABOUT: Final = """\
+Everything that the command `perseid` does with names, for programs.
+
+**In a path a handle is one step**: its slash is written `%2F`, as in `/api/v1/handles/12345%2Fx`.
+
+**Who you are**: a token (`Authorization: Bearer perseid_…`), Basic or Handle credentials, or a TLS client certificate.
+Credentials count over TLS or from the machine itself only. What everybody may know needs none.
+
+**Problems** have one shape (RFC 9457, `application/problem+json`): `type` for programs, `detail` and `advice` for
+people, `rule` for the rule that stood in the way. The pages under `/docs/problems` explain each.
+
+**Long lists** come in pages: `next` of a page is the `cursor` of the one behind it, whose address is in `Link` too.
+
+**Requests that are carried out once**: calls that make something take an `Idempotency-Key`, which you make up. Who
+repeats a request with its key gets the same answer, for 24 hours; another request with the same key is refused (422).
+
+**Limits**: `RateLimit` and `RateLimit-Policy` say how many requests you have left in this minute. Requests for what is
+not there count as well.
+
+**Answers are JSON**, and pictures where a path says so: each path has one form, and `Accept` changes nothing. The
+resolver heeds it, and gives records in other forms.
+
+**Names that are not there**: problems have `suggestions` then, names that are there and may have been meant.
+"""
+
+_JSON: Final = "application/json"
+_REFERENCE: Final = "#/components/schemas/{name}"
+_SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({"token": []}, {"basic": []}, {"handle": []}, {"certificate": []})
+
+_SCHEMES: Final = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "perseid_…",
+        "description": "A token that somebody with a key has made, for some words of scope and some namespaces: "
+        f"{', '.join(WORDS)}.",
+    },
+    "basic": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "A secret key: the name is `INDEX:HANDLE` with the colon written as `%3A` (`300%3A0.NA/12345`), "
+        "the password the secret.",
+    },
+    "handle": {
+        "type": "http",
+        "scheme": "Handle",
+        "description": "The scheme of deployed Handle servers: a session of `/api/sessions`, in which a challenge was "
+        "answered with a secret or private key.",
+    },
+    "certificate": {
+        "type": "mutualTLS",
+        "description": "A TLS client certificate, which may be self-signed, of a key that a record holds as HS_PUBKEY.",
+    },
+}
+
+
+def document(table: Table, settings: HttpSettings) -> dict[str, Any]:
+    """The description, as a plain object."""
+    made = dict(_document(table))
+    made["servers"] = [{"url": f"{settings.public_url}{BASE}", "description": "This server"}]
+    return made
+
+
+@cache
+def _document(table: Table) -> Mapping[str, Any]:
+    schemas = components(table)
+    return {
+        "openapi": VERSION,
+        "info": {
+            "title": "Perseid",
+            "summary": "Persistent identifiers: names that stay, for things that may move.",
+            "version": BASE.rpartition("/")[2],
+            "description": ABOUT,
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [],
+        "tags": [{"name": part.tag, "description": part.about} for part in table.parts],
+        "paths": _paths(table),
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": _SCHEMES,
+            "responses": {name_of(status): _problem(status) for status in _statuses(table)},
+            "headers": dict(headers.ANSWERS),
+        },
+    }
+
+
+def components(table: Table) -> dict[str, Any]:
+    """The structures that go over the network, by their names."""
+    types = [each for route in table.routes for each in (route.answer, route.body) if each is not None]
+    _, found = msgspec.json.schema_components((*types, Problem, DoneBefore), ref_template=_REFERENCE)
+    return {name: _with_tag_described(schema) for name, schema in sorted(found.items())}
+
+
+def _with_tag_described(schema: dict[str, Any]) -> dict[str, Any]:
+    """A structure, with what its tag says: no member of the type, it tells the structures of a union apart."""
+    members = schema.get("properties", {})
+    for name, said in members.items():
+        if said.keys() == {"enum"} and len(said["enum"]) == 1:
+            (tag,) = said["enum"]
+            about = f"Which of the structures this is: always `{tag}` here."
+            tagged = {"description": about, "examples": [tag], "type": "string", "enum": [tag]}
+            return {**schema, "properties": {**members, name: tagged}}
+    return schema
+
+
+def _statuses(table: Table) -> list[int]:
+    return sorted({*EVERYWHERE, 409, 413, 415, 422, *[status for route in table.routes for status in route.problems]})
+
+
+def _paths(table: Table) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for route in table.routes:
+        found.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return found
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "description": description(route),
+        "tags": [route.tag],
+        "parameters": [*_path_parameters(route), *query_parameters(route), *headers.parameters(route)],
+        "responses": _responses(route),
+        "security": _security(route),
+    }
+    if route.scope:
+        made["x-scope"] = route.scope
+    if route.body is not None:
+        content = {_JSON: {"schema": schema_of(route.body)}}
+        made["requestBody"] = {"required": not may_be_left_out(route.body), "content": content}
+    return made
+
+
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    """How somebody says who they are. `{}`, nobody in particular, is one way where everybody may know something."""
+    if route.scope == NO_TOKEN:
+        return [way for way in _SECURITY if "token" not in way]
+    if route.scope == ITSELF:
+        return list(_SECURITY)
+    # who reads may leave it out also where a token needs a word: what everybody may know is told
+    return list(_SECURITY) if route.scope and route.method != "GET" else [{}, *_SECURITY]
+
+
+def description(route: Route) -> str:
+    """What a route does: the docstring of its function, and what a token needs for it."""
+    said = inspect.cleandoc(route.handler.__doc__ or "")
+    if not route.scope:
+        return said
+    known = {
+        NO_TOKEN: "No token can do this, whatever its scope: identify yourself with a key.",
+        ITSELF: "A token needs no word in its scope for this, and reaches itself only.",
+    }
+    return f"{said}\n\n{known.get(route.scope, f'A token needs the word `{route.scope}` in its scope.')}"
+
+
+def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
+    for step in route.segments:
+        if is_parameter(step):
+            name = step.strip("{}")
+            schema: dict[str, Any] = {"type": "string", "minLength": 1}
+            if name == "handle":
+                schema["examples"] = ["12345/x"]
+            yield {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "description": route.parameters.get(name, ""),
+                "schema": schema,
+            }
+
+
+def query_parameters(route: Route) -> Iterable[dict[str, Any]]:
+    """The parameters of the query of a route."""
+    schema, parts = msgspec.json.schema_components((route.query,), ref_template=_REFERENCE)
+    found = parts[schema[0]["$ref"].rpartition("/")[2]]
+    for name, said in found.get("properties", {}).items():
+        rest = {key: value for key, value in said.items() if key not in ("description", "title")}
+        yield {
+            "name": name,
+            "in": "query",
+            "required": name in found.get("required", ()),
+            "description": said.get("description", ""),
+            "schema": _inlined(rest, parts),
+        }
+
+
+def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
+    """A schema with those that it refers to in their place: what parameters are is said where they are."""
+    if isinstance(schema, list):
+        return [_inlined(each, parts) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        said = dict(parts[schema["$ref"].rpartition("/")[2]])
+        return {**said, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return {key: _inlined(value, parts) for key, value in schema.items()}
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    schema = None if route.answer is None else schema_of(route.answer)
+    if schema is not None and route.creates:
+        schema = {"anyOf": [schema, schema_of(DoneBefore)]}
+    content: dict[str, Any] = {}
+    for media_type in route.media_types if schema is None or route.media_types != (_JSON,) else (_JSON,):
+        content[media_type] = {"schema": schema} if schema is not None and media_type == _JSON else {}
+    well: dict[str, Any] = {"description": route.summary, "headers": headers.of_answer(route)}
+    if schema is not None or route.media_types != (_JSON,):
+        well["content"] = content
+    found: dict[str, Any] = {str(route.status): well}
+    if route.method == "GET" and not headers.is_endless(route):
+        found["304"] = {"description": "What you have is still good.", "headers": headers.of_same(route)}
+    body = (413, 415) if route.body is not None else ()
+    keyed = (409, 422) if route.creates else ()
+    for status in sorted({*EVERYWHERE, *route.problems, *body, *keyed}):
+        found[str(status)] = {"$ref": f"#/components/responses/{name_of(status)}"}
+    return found
+
+
+def _problem(status: int) -> dict[str, Any]:
+    sorts = sorts_by_status(status)
+    said = "\n".join(f"- `{sort.slug}`: {sort.title}. {sort.about}" for sort in sorts)
+    return {
+        "description": said or HTTPStatus(status).phrase,
+        "headers": headers.of_problem(status),
+        "content": {MEDIA_TYPE: {"schema": schema_of(Problem)}},
+    }
+
+
+def name_of(status: int) -> str:
+    """What the answer with a status is called among the components."""
+    return f"Problem{status}"
+
+
+def schema_of(type_: Any) -> dict[str, Any]:
+    """The schema of a type, which refers to those of the components."""
+    (schema,), _ = msgspec.json.schema_components((type_,), ref_template=_REFERENCE)
+    return schema

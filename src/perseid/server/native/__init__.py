@@ -1,0 +1,1 @@
+"""The native Handle protocol: UDP, TCP, authentication and sessions."""

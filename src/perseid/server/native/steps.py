@@ -1,0 +1,150 @@
+"""The protocol's server with its expensive steps taken out, so that whoever drives it can have them done elsewhere.
+
+`wire.Server` signs an answer and agrees on a session's key where it stands: 1 to 20 ms of arithmetic in the middle of
+what must not wait. Here an answer that has to be signed comes back `Unsigned`, and the wish for a session comes back as
+a request; the arithmetic is a function without side effects, for a pool. What changes the state of the server, sessions
+and challenges and counters, is done before and after it and is quick. Everything else is `wire.Server`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from perseid.records.errors import InvalidData
+from perseid.records.public_keys import DhPublicKey, PublicKey
+from perseid.server.native_tables import Challenges, Sizes
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
+from perseid.wire.credentials import sign
+from perseid.wire.errors import LocalProtocolError
+from perseid.wire.framing import Frame
+from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
+from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message
+from perseid.wire.requests import ExchangeMode, SessionSetup
+from perseid.wire.responses import Failure, SessionReady
+from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
+from perseid.wire.sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
+
+_SIGNED_IN_SESSIONS: Final = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
+_CIPHER_NAMED_SINCE: Final = 4  # the minor version
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned(Frame):
+    """A message that still has to be signed with the server's key. As it stands it is whole, and clients refuse it."""
+
+    message: Message = field(kw_only=True)
+    sealed_with: Session | None = field(kw_only=True, default=None)
+    """The session under whose key it is then encrypted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What a key exchange came to."""
+
+    public: DhPublicKey
+    """Our half, for the client."""
+    key: bytes = field(repr=False)
+    cipher: Cipher
+
+
+class NativeServer(Server):
+    """One server's conversations; `respond`, `identify` and `accept` never compute long. Not for several threads."""
+
+    challenges: Challenges
+
+    def __init__(self, settings: ServerSettings, random: Callable[[int], bytes], sizes: Sizes | None = None) -> None:
+        super().__init__(settings, random)
+        sizes = sizes or Sizes()
+        self.sessions = SessionTable(sizes.sessions, sizes.unproved_sessions)
+        self.challenges = Challenges(settings.challenge_life, sizes)
+
+    def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
+        """Who makes a request; a challenge that is given over UDP is kept apart from the others."""
+        self.challenges.giving_over_udp = udp
+        return super().identify(request, now)
+
+    def number_from(self, last: int) -> None:
+        """Number sessions and challenges from here on.
+
+        Whoever holds one of a server that was started anew must not meet somebody else's under the same number: their
+        messages would then look forged, and not out of date.
+        """
+        self._last_id = last
+
+    def take_over(self, old: "NativeServer") -> None:
+        """Go on with the conversations of another server, whose settings have changed."""
+        self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - its own kind
+
+    # Signing
+
+    def signing(self, message: Message) -> Callable[[], Message]:
+        """The computation that signs a message; it may run in another thread."""
+        key = self._settings.key
+        return lambda: sign(message, key)
+
+    def signed(self, frame: Unsigned, message: Message) -> Frame:
+        """What is sent instead of an unsigned frame, given its message with the signature."""
+        if frame.sealed_with is not None:
+            return Frame(*frame.sealed_with.seal(message, self._random))
+        return Frame(message.envelope, message.payload())
+
+    def remember(self, request: Request, reply: Reply, *, more: bool) -> None:
+        """Note what the answer to a challenge got in the end, for the case that it comes again."""
+        self._remember(request, reply, more=more)
+
+    def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
+        session = request.session
+        maced = session is not None and message.header.opcode not in _SIGNED_IN_SESSIONS
+        if maced or OpFlag.CERTIFY not in message.header.flags:
+            return super()._finish(message, request, private=private)
+        if message.envelope.length > MAX_MESSAGE - MAX_CREDENTIAL:
+            raise LocalProtocolError("with a signature the message is longer than any peer accepts")
+        seals = session if OpFlag.ENCRYPT in message.header.flags else None
+        return Unsigned(message.envelope, message.payload(), message=message, sealed_with=seals)
+
+    def _remember(self, request: Request, reply: Reply, *, more: bool) -> None:
+        # What is not signed yet is not what the answer got; until it is, a repetition gets nothing.
+        if not any(isinstance(frame, Unsigned) for frame in reply.frames):
+            super()._remember(request, reply, more=more)
+
+    # Sessions
+
+    def agreement(self, request: Request) -> Callable[[], Agreed]:
+        """The computation that agrees on a session's key; it may run in another thread, and raises `InvalidData`."""
+        setup = request.body
+        assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
+        named = request.message.envelope.suggested.at_least(_CIPHER_NAMED_SINCE)
+        cipher = self._settings.cipher if named else Cipher.DES
+        random, octets = self._random, setup.public_key
+
+        def agree() -> Agreed:
+            theirs = PublicKey.from_bytes(octets)
+            if not isinstance(theirs, DhPublicKey):
+                raise InvalidData("the public key is not a Diffie-Hellman key")
+            mine = make_key_pair((theirs.p, theirs.g), random)
+            return Agreed(mine.public, derive_session_key(cipher, shared_secret(mine, theirs)), cipher)
+
+        return agree
+
+    def begin_session(self, request: Request, agreed: Agreed, now: float) -> Reply:
+        """Begin the session that a request wishes for, with the key that was agreed on."""
+        setup, suggested = request.body, request.message.envelope.suggested
+        assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
+        timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
+        identity = Identity(setup.handle, setup.index) if setup.handle else None
+        session = Session(self._new_id(), agreed.key, agreed.cipher, common_version(suggested), identity, timeout)
+        self.sessions.add(session, now)
+        prefix = agreed.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_NAMED_SINCE) else b""
+        body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, prefix + agreed.public.to_bytes())
+        # The new session is answered under its own id: an older one that the request came in has no part in it.
+        return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
+
+    def refuse_session(self, request: Request, problem: InvalidData, now: float) -> Reply:
+        """Say that no key could be agreed on."""
+        return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(problem.message), now)
+
+    def _dispatch(self, request: Request, now: float) -> Received:
+        setup = request.body
+        if isinstance(setup, SessionSetup) and setup.mode == ExchangeMode.DIFFIE_HELLMAN:
+            return request
+        return super()._dispatch(request, now)

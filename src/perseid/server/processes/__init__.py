@@ -1,0 +1,1 @@
+"""The processes of a server: supervisor, control and resolvers, their sockets and pools."""

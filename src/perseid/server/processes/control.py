@@ -1,0 +1,388 @@
+"""The control process: native TCP, HTTP, what resolvers hand over, the writer, the views, the metrics.
+
+One event loop, which never waits: SQL, the disk and long arithmetic are in threads of their own. The supervisor starts
+it with open sockets and hears from it over a pipe: when it is ready and what resolvers are to know, and then once a
+second that it is alive.
+
+SIGTERM drains: nothing new is taken, what was begun is finished and answered, and the ledger is closed. SIGHUP reads
+settings, keys, certificates and site information again; sessions go on. What needs other sockets (addresses, ports,
+the number of resolvers) and the database count from the next start.
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, Final, Self
+
+import uvloop
+
+from perseid.ledger.errors import LedgerError
+from perseid.records.errors import InvalidData
+from perseid.records.site import Transport
+from perseid.registry.installation.certificates import CertificateProblem
+from perseid.registry.installation.installation import ANSWERS_NAME, Installation
+from perseid.registry.installation.settings import Config, InvalidConfig
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
+from perseid.server.answering_text import settings_to_json
+from perseid.server.counters import Board
+from perseid.server.http.application import HttpServing, Installed, context_of
+from perseid.server.limits.budgets import Connections
+from perseid.server.limits.udp import Traffic
+from perseid.server.native.resolution import Answerer
+from perseid.server.native.server import NativeDoor
+from perseid.server.native.service import NativeService
+from perseid.server.native.steps import NativeServer
+from perseid.server.native.udp import HandedOver
+from perseid.server.native_accept import Accepting
+from perseid.server.native_tables import Sizes
+from perseid.server.observe import logs
+from perseid.server.observe.access_log import AccessLog
+from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.metrics import Sources, state_of
+from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.server.processes_helpers import unblock
+
+from .pools import Pools
+from .site_settings import Identified, load
+
+DRAIN: Final = 8.0
+"""Seconds in which what was begun is finished at the end; the supervisor waits two more."""
+
+TIDY_EVERY: Final = 60
+"""Seconds between two looks at what has timed out."""
+
+_PROBLEMS = (InvalidConfig, InvalidData, LedgerError, OSError)  # with settings and files; their messages say what to do
+_SECOND = 1.0
+_LOOK_EVERY = 0.02
+_NEWS_OCTETS = 1 << 20  # far more than the supervisor ever has to say at a time
+
+_logger = logging.getLogger(
+    "perseid.server.processes.control"
+)  # the module is run as a program, and named otherwise then
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What control is started with."""
+
+    directory: str
+    accept_clock: bool
+    is_first: bool
+    """Whether the server is being started, and not only this process."""
+    port: int
+    """The native port that was found."""
+    listener: int
+    http_port: int
+    """The port of HTTP that was found."""
+    http: list[int]
+    """The listening socket of HTTP, if that is served."""
+    resolvers: list[int]
+    board: int
+    traffic: int
+    status: int
+    """Where the supervisor is told things."""
+    news: int
+    """Where it tells things; at its end the supervisor has ended."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what the supervisor wrote."""
+        return cls(**json.loads(text))
+
+
+class CannotServe(Exception):
+    """Serving cannot begin; the message says why."""
+
+
+class Control:
+    """Everything in the control process."""
+
+    def __init__(self, orders: Orders, installation: Installation) -> None:
+        self._orders = orders
+        self._installation = installation
+        config = installation.config
+        identified = load(installation.directory, config)
+        self._log = logs.configure("control", config.log_format, level=config.log_level)
+        self._board = Board(orders.board)
+        self._counts = ControlCounts()
+        self._pools = Pools(config)
+        door, answerer = self._door(config, identified)
+        self._service = NativeService(
+            door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
+        )
+        self._stopping = asyncio.Event()
+        self._http = self._make_http(config, identified)
+        sockets = [socket.socket(fileno=number) for number in orders.resolvers]
+        self._udp = HandedOver(self._service, sockets, self._traffic(config))
+        self._resolver_orders = _resolver_orders(installation.directory, config, identified, door)
+        self._reloading = asyncio.Lock()
+        self._unread_news = b""
+        self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
+
+    def _traffic(self, config: Config) -> Traffic:
+        octets, burst = config.limits_udp_octets, config.limits_udp_burst
+        return Traffic(self._orders.traffic, octets, burst, config.limits_exempt_networks)
+
+    def _door(self, config: Config, identified: Identified) -> tuple[NativeDoor, Answerer]:
+        for remark in identified.remarks:
+            _logger.warning("%s", remark)
+        ledger = self._installation.ledger
+        rules = Rules(
+            config.administration,
+            PROFILES[config.default_profile],
+            config.server_listing_allowed,
+            config.templates_delimiter,
+        )
+        registry = Registry(ledger, rules)
+        server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
+        server.number_from(secrets.randbelow(1 << 31))
+        ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
+        if self._orders.http:
+            ports |= {Transport.HTTP: self._orders.http_port, Transport.HTTPS: self._orders.http_port}
+        door = NativeDoor(
+            registry,
+            server,
+            identified.site,
+            settings=identified.door_settings(ports),
+            checkpoint=ledger.checkpoint,
+        )
+        return door, Answerer(ledger.answers, identified.answering_settings(), time)
+
+    def _make_http(self, config: Config, identified: Identified) -> HttpServing | None:
+        """HTTP, if it is served. Without a certificate a server does not start; one that runs goes on without TLS."""
+        if not self._orders.http:
+            return None
+        try:
+            context = context_of(self._installation.directory, config, identified.key)
+        except CertificateProblem as problem:
+            if self._orders.is_first:
+                raise
+            _logger.error("HTTPS is not spoken: %s", problem)  # noqa: TRY400 - said in full
+            context = None
+        installed = Installed(config, identified, self._service.door.registry, context, self._service.access)
+        listener = socket.socket(fileno=self._orders.http[0])
+        return HttpServing(listener, self._service, self._installation.ledger.answers, installed, self._ready)
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.loop_exception_handler)
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to all
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        unblock()
+        loop.add_reader(self._orders.news, self._on_news)
+        with self._metrics() as metrics:
+            listener = socket.socket(fileno=self._orders.listener)
+            accepting = Accepting(self._service, listener)
+            accepting.start(loop)
+            self._udp.start(loop)
+            if self._http is not None:
+                self._http.start(loop)
+            self._tell({"resolvers": self._resolver_orders, "facts": {"metrics": metrics.address}})
+            http = f", HTTP at port {self._orders.http_port}" if self._http is not None else ""
+            _logger.info("ready, at port %d%s", self._orders.port, http)
+            await self._look_after()
+            accepting.stop(loop)
+            self._udp.stop(loop)
+            if self._http is not None:
+                self._http.stop(loop)
+            await self._drain(accepting)
+        self._pools.close()
+
+    async def _look_after(self) -> None:
+        """What is done once a second, until the end."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        for second in range(1 << 62):
+            due += _SECOND
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
+                return
+            lag = loop.time() - due
+            self._counts.loop_lag = lag
+            due += max(0.0, lag)
+            self._service.look_after_connections()
+            if self._http is not None:
+                self._http.look_after()
+            if self._service.access is not None:
+                self._service.access.flush()
+            else:
+                self._log.output.flush()
+            if second % TIDY_EVERY == 0:
+                self._service.door.tidy(time())
+                self._udp.tidy(monotonic())
+                if self._http is not None:
+                    self._http.tidy()
+            self._tell({})
+
+    async def _drain(self, accepting: Accepting) -> None:
+        """Finish what was begun, for as long as there is time."""
+        self._service.draining = True
+        for connection in list(self._service.open):
+            connection.end_if_idle()
+        deadline = monotonic() + DRAIN
+        while (accepting.arriving or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY)  # many end, each in its own way
+        if self._service.access is not None:
+            self._service.access.flush()
+        if left := self._in_flight:
+            _logger.warning("stopped; %d requests were not finished in time", left)
+        else:
+            _logger.info("stopped")
+
+    @property
+    def _in_flight(self) -> int:
+        """What was begun and is not finished."""
+        http = self._http.in_flight if self._http is not None else 0
+        return len(self._service.open) + self._udp.in_flight + http
+
+    def _ready(self) -> str:
+        """Why the server should get no requests; empty if it should."""
+        if self._stopping.is_set():
+            return "stopping"
+        return "" if self._installation.ledger.ready else "the answers view does not follow the ledger"
+
+    def _metrics(self) -> MetricsListener:
+        """The listener for metrics. Where its port is taken a server does not start; one that runs goes on without."""
+        config, sources = self._installation.config, self._sources()
+        try:
+            return MetricsListener.of(config, sources)
+        except OSError as error:
+            where = f"{config.metrics_host} port {config.metrics_port}"
+            problem = f"metrics cannot be served at {where} (settings metrics.host, metrics.port): {error.strerror}"
+            if self._orders.is_first:
+                raise CannotServe(problem) from error
+            _logger.warning("%s; this process goes on without", problem)
+            return MetricsListener(sources, None)
+
+    def _on_news(self) -> None:
+        """Take what the supervisor says: lines of JSON, the last of which counts."""
+        octets = os.read(self._orders.news, _NEWS_OCTETS)
+        *lines, self._unread_news = (self._unread_news + octets).split(b"\n")
+        if lines:
+            self._news = json.loads(lines[-1])
+        if not octets:  # it has ended, and nobody would start this process again
+            asyncio.get_running_loop().remove_reader(self._orders.news)
+            self._stopping.set()
+
+    def _sources(self) -> Sources:
+        """Where the metrics take their numbers from."""
+        ledger, service, pools, http = self._installation.ledger, self._service, self._pools, self._http
+        return Sources(
+            board=self._board,
+            counts=self._counts,
+            ready=self._ready,
+            ledger=lambda: state_of(ledger),
+            connections=lambda: len(service.connections),
+            http_connections=lambda: 0 if http is None else http.connections,
+            handshakes=lambda: {} if http is None else http.handshakes(),
+            sessions=lambda: len(service.door.server.sessions) + (0 if http is None else http.sessions),
+            challenges=lambda: len(service.door.server.challenges),
+            pools=pools.figures,
+            limits=lambda: {"connections": service.connections.refused},
+            restarts=lambda: self._news["restarts"],
+            lines_lost=lambda: self._log.output.lost,
+            processes=lambda: {"control": os.getpid(), **self._news["processes"]},
+        )
+
+    def _reload(self) -> None:
+        """Read settings, keys and site information again; what cannot be used changes nothing."""
+        asyncio.get_running_loop().create_task(self._reload_now())
+
+    async def _reload_now(self) -> None:
+        async with self._reloading:  # one after the other, so that the last one counts
+            try:
+                await self._read_again()
+            except Exception as problem:  # noqa: BLE001 - whatever is wrong with them, the server goes on
+                known = isinstance(problem, _PROBLEMS)
+                _logger.error("everything stays as it was: %s", problem if known else logs.account_of(problem))  # noqa: TRY400
+            self._tell({"resolvers": self._resolver_orders, "facts": {}})
+
+    async def _read_again(self) -> None:
+        directory = self._installation.directory
+        config = await asyncio.to_thread(Config.load, directory, os.environ)
+        identified = await asyncio.to_thread(load, directory, config)
+        context = await asyncio.to_thread(context_of, directory, config, identified.key) if self._http else None
+        if self._service.access is not None:
+            self._service.access.flush()
+        self._log = await asyncio.to_thread(logs.configure, "control", config.log_format, level=config.log_level)
+        door, answerer = self._door(config, identified)
+        door.take_over(self._service.door)
+        self._pools.configure(config)
+        self._service.connections.configure(config)
+        self._service.door, self._service.answerer = door, answerer
+        self._service.access = self._access_log(config)
+        if self._http is not None:
+            self._http.configure(Installed(config, identified, door.registry, context, self._service.access))
+        self._udp.traffic = self._traffic(config)
+        self._resolver_orders = _resolver_orders(directory, config, identified, door)
+        _logger.info("settings, keys, certificates and site information were read again")
+
+    def _access_log(self, config: Config) -> AccessLog | None:
+        return AccessLog(self._log) if config.log_access else None
+
+    def _tell(self, word: dict[str, Any]) -> None:
+        """Say something to the supervisor."""
+        with suppress(BrokenPipeError):  # it has ended, and the pipe for news says so too
+            os.write(self._orders.status, json.dumps(word).encode() + b"\n")
+
+
+def _resolver_orders(directory: Path, config: Config, identified: Identified, door: NativeDoor) -> dict[str, Any]:
+    """What resolvers are to know; nothing of it is secret."""
+    return {
+        "answers": str(directory / ANSWERS_NAME),
+        "site": settings_to_json(identified.answering_settings()),
+        "resolves": door.resolves_over[Transport.UDP],
+        "octets_per_second": config.limits_udp_octets,
+        "burst": config.limits_udp_burst,
+        "handovers_per_second": config.limits_udp_handovers,
+        "handovers_in_all": config.limits_udp_handovers_in_all,
+        "exempt": [str(network) for network in config.limits_exempt_networks],
+        "log_format": config.log_format.value,
+        "log_level": config.log_level,
+        "access_log": config.log_access_udp,
+    }
+
+
+def main(text: str) -> int:
+    """The life of the control process."""
+    orders = Orders.from_json(text)
+    try:
+        installation = Installation.open(Path(orders.directory), accept_clock=orders.accept_clock)
+    except (LedgerError, InvalidConfig) as problem:
+        print(f"perseid: {problem}", file=sys.stderr)
+        return 1
+    with installation:
+        try:
+            control = Control(orders, installation)
+        except _PROBLEMS as problem:
+            print(f"perseid: {problem}", file=sys.stderr)
+            return 1
+        gc.collect()
+        gc.freeze()  # what is there now stays; looking through it again and again would be for nothing
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(control.run())
+            except CannotServe as problem:
+                print(f"perseid: {problem}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

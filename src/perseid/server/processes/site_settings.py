@@ -1,0 +1,80 @@
+"""Who this server is, and what follows from that for each of its parts.
+
+A process that answers loads it once, when it starts, and again when it is told to:
+
+    identified = load(directory, config)
+    NativeServer(identified.server_settings(), secrets.token_bytes)
+    NativeDoor(registry, server, identified.site, settings=identified.door_settings(ports))
+    settings_to_json(identified.answering_settings())     # for resolvers, which see no key
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perseid.names.handle import CaseRule
+from perseid.records.private_keys import PrivateKey
+from perseid.records.site import Site, Transport
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import identify
+from perseid.registry.policy.policy import PROFILES
+from perseid.server.native.resolution import Settings
+from perseid.server.native.server import DoorSettings
+from perseid.wire.server import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A server of a site, with its private key. `repr` shows no secret: neither keys nor settings do."""
+
+    site: Site
+    position: int
+    """Which of the site's servers this is, counted from 0."""
+    key: PrivateKey
+    config: Config
+    site_path: Path
+    """The file with the site information that counts."""
+    key_path: Path
+    remarks: tuple[str, ...] = ()
+    """What is no error and yet worth a line in the log."""
+
+    def server_settings(self) -> ServerSettings:
+        """For the protocol: the key and the life of challenges and sessions."""
+        config = self.config
+        return ServerSettings(
+            self.key,
+            site_serial=self.site.serial,
+            is_primary=self.site.is_primary,
+            challenge_life=config.sessions_challenge_life,
+            session_life=config.sessions_life,
+            cipher=config.sessions_cipher,
+        )
+
+    def door_settings(self, ports: Mapping[Transport, int]) -> DoorSettings:
+        """For the native door, which listens at these ports."""
+        return DoorSettings(self.position, self.config.sessions_required, dict(ports))
+
+    def answering_settings(self) -> Settings:
+        """For resolvers: what their answers show of the site. No secret is in it."""
+        return answering_settings(self.site, self.position, self.config)
+
+
+def load(directory: Path, config: Config) -> Identified:
+    """Who the server of an installation is; raises `registry.site_files.SiteProblem`, which says what to do."""
+    found = identify(directory, config)
+    return Identified(found.site, found.position, found.key, config, found.site_path, found.key_path, found.remarks)
+
+
+def answering_settings(site: Site, position: int, config: Config) -> Settings:
+    """What the answers of a server show of its site and of the settings."""
+    policy = PROFILES[config.default_profile]
+    return Settings(
+        serial=site.serial,
+        is_primary=site.is_primary,
+        servers=len(site.servers),
+        position=position,
+        hash_option=int(site.hash_option),
+        default_scheme=policy.scheme,
+        default_sensitive=policy.case is CaseRule.SENSITIVE,
+        templates=bool(config.templates_delimiter),
+    )
