@@ -14,8 +14,8 @@ from perseid.ledger.store.rows import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Value
-from perseid.server.counters import Board
 from perseid.server.native.resolution import Answerer, Settings, packets
+from perseid.server.observe.counters import Board
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, Version
 from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Resolve, write_request

@@ -39,7 +39,7 @@ from perseid.server.http.connection.requests import Arrived
 from perseid.server.http.connection.tls_handshake import advance, server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
-from perseid.server.native_steps import Kind, Work
+from perseid.server.native.steps import Kind, Work
 from perseid.server.observe.counters import ControlCounts
 from perseid.server.processes.pools import Pools
 

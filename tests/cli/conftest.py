@@ -3,7 +3,7 @@
 import pytest
 
 from perseid.cli import _site_checks
-from perseid.server.ports import Looked
+from perseid.server.processes.sockets import Looked
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
 from perseid.registry.installation import site_setup
 from perseid.registry.installation.site_setup import with_key
-from perseid.server.ports import Holder, Looked
+from perseid.server.processes.sockets import Holder, Looked
 from tests.cli.installation import Site, call, refused, site
 from tests.registry.server_files import PASSPHRASE, put, put_key, put_site
 from tests.registry.server_files import site as site_record

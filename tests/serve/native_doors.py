@@ -26,8 +26,7 @@ from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import NativeServer
-from perseid.server.native_steps import Served
+from perseid.server.native.steps import NativeServer, Served
 from perseid.wire.client import Answer, Client
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.log_output import MAX_LINE, Output
 from perseid.server.observe.access_log import CAPACITY, AccessLog, Exchange
-from perseid.server.observe.logs import Log, Style
+from perseid.server.observe.logs import MAX_LINE, Log, Output, Style
 from perseid.wire.codes import OpCode, ResponseCode
 
 NOW = 1_772_366_400.1239

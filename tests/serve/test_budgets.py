@@ -22,7 +22,7 @@ from perseid.server.limits.budgets import (
     Recent,
     source_of,
 )
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 START = 1_000.0
 HOST, OTHER = "192.0.2.1", "198.51.100.1"

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from perseid.server.counters import PAGE, Board, Count, WrongLayout
+from perseid.server.observe.counters import PAGE, Board, Count, WrongLayout
 from perseid.wire.codes import ResponseCode
 
 RESOLVER = """
 import sys
-from perseid.server.counters import Board
+from perseid.server.observe.counters import Board
 
 board = Board(int(sys.argv[1]))
 counters = board.counters(int(sys.argv[2]))

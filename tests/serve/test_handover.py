@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.handover import MAX_PARCEL, Address, Parcel, is_answer, pack, unpack
+from perseid.server.processes.datagrams import MAX_PARCEL, Address, Parcel, is_answer, pack, unpack
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, split
 from perseid.wire.message import Envelope, Header, Message

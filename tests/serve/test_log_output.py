@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from perseid.server.log_output import MAX_LINE, MAX_WAITING, Output
+from perseid.server.observe.logs import MAX_LINE, MAX_WAITING, Output
 
 LINE = "x" * 999 + "\n"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.log_text import CUT, MAX_TEXT, escaped, field, json_text, text_of
+from perseid.server.observe.logs import CUT, MAX_TEXT, escaped, field, json_text, text_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=80)
 ANY_OCTETS = st.binary(max_size=80)

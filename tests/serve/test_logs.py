@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.installation.setting_keys import LogFormat
-from perseid.server.log_output import MAX_LINE, Output
 from perseid.server.observe import logs
-from perseid.server.observe.logs import LineFormatter, LineHandler, Log, Style, fields
+from perseid.server.observe.logs import MAX_LINE, LineFormatter, LineHandler, Log, Output, Style, fields
 
 TEXT, AS_JSON = Style("control"), Style("control", json=True)
 SECRET = "geheim-4711"

@@ -18,7 +18,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.native_steps import Guess, Kind, Work
+from perseid.server.native.steps import Guess, Kind, Work
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.client import Answer
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags

@@ -30,9 +30,9 @@ from perseid.registry.commands.minting import MustWait
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
+from perseid.server.native.decisions import MAX_TEXT, Busy, failure
 from perseid.server.native.server import NativeDoor
-from perseid.server.native_failures import MAX_TEXT, Busy, failure
-from perseid.server.native_steps import Kind, Served, Work, drive_in_loop
+from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup, Values

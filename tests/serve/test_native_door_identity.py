@@ -12,7 +12,7 @@ from perseid.registry.commands.records import Create, Delete, Home, Modify, Remo
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS
 from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.native_steps import Kind, Step, Work
+from perseid.server.native.steps import Kind, Step, Work
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeAnswer, Name, Resolve, Values, write_request

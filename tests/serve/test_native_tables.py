@@ -5,9 +5,9 @@ import pytest
 from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.installation.settings import Config
+from perseid.server.native.authentication import Challenges, Sizes, Unfinished
 from perseid.server.native.server import NativeDoor
 from perseid.server.native.steps import NativeServer
-from perseid.server.native_tables import Challenges, Sizes, Unfinished
 from perseid.wire.challenges import Pending
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode

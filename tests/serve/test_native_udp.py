@@ -11,10 +11,10 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.server.handover import MAX_PARCEL, Address, Parcel, pack, unpack
 from perseid.server.limits.udp import Traffic
+from perseid.server.native.steps import Served
 from perseid.server.native.udp import HandedOver
-from perseid.server.native_steps import Served
+from perseid.server.processes.datagrams import MAX_PARCEL, Address, Parcel, pack, unpack
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import split

@@ -19,7 +19,7 @@ import pytest
 
 from perseid.records.key_files import read_key_file, write_key_file
 from perseid.records.value import Permission, Value
-from perseid.server.log_text import escaped, text_of
+from perseid.server.observe.logs import escaped, text_of
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame

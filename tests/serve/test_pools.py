@@ -13,8 +13,8 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Guess, Kind, Work
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Guess, Kind, Work
 from perseid.server.processes.pools import NICE, THREADS, Figures, Pools
 
 TCP, UDP = Transport.TCP, Transport.UDP

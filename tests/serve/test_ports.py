@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perseid.records.site import Transport
-from perseid.server import ports
-from perseid.server.ports import Looked, look
+from perseid.server.processes import sockets
+from perseid.server.processes.sockets import Looked, look
 
 KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
 BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: transport.name)
@@ -55,7 +55,7 @@ def test_a_socket_that_only_shares_the_port_with_others_is_in_the_way_too() -> N
 def test_where_the_system_does_not_say_nobody_is_named(
     transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ports, "PROC", tmp_path)
+    monkeypatch.setattr(sockets, "PROC", tmp_path)
     (tmp_path / "1" / "fd").mkdir(parents=True)
     (tmp_path / "1" / "fd" / "0").write_text("no link")
     (tmp_path / "2").mkdir()
@@ -67,7 +67,7 @@ def test_where_the_system_does_not_say_nobody_is_named(
 def test_a_port_that_somebody_just_looked_at_is_free(
     transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ports, "PROC", tmp_path)
+    monkeypatch.setattr(sockets, "PROC", tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: taken.close())
     assert look("127.0.0.1", taken.getsockname()[1], transport) == Looked()
 

@@ -11,10 +11,18 @@ from typing import NoReturn
 
 import pytest
 
-from perseid.server.counters import Board, Count
-from perseid.server.handover import MAX_PARCEL, Parcel, pack, unpack
 from perseid.server.limits.udp import Pace, Traffic
-from perseid.server.processes.datagrams import MAX_WAYS, AtEveryAddress, AtOneAddress, datagrams
+from perseid.server.observe.counters import Board, Count
+from perseid.server.processes.datagrams import (
+    MAX_PARCEL,
+    MAX_WAYS,
+    AtEveryAddress,
+    AtOneAddress,
+    Parcel,
+    datagrams,
+    pack,
+    unpack,
+)
 from perseid.server.processes.resolver import Resolver
 from perseid.server.processes.sockets import bind
 from perseid.wire.codes import OpCode, ResponseCode

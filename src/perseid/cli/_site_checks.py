@@ -21,7 +21,7 @@ from perseid.registry.installation.site import (
     fingerprint,
     identify,
 )
-from perseid.server.ports import Looked, look
+from perseid.server.processes.sockets import Looked, look
 
 from ._findings import Finding, Level
 

@@ -17,16 +17,13 @@ from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
-from perseid.server.http import basic
-from perseid.server.http.auth import authentication, handle_scheme
+from perseid.server.http.auth import authentication, handle_scheme, proofs
 from perseid.server.http.auth.authentication import Identified
 from perseid.server.http.auth.session_table import Session, SessionTable
-from perseid.server.http.context import Asking, Place
-from perseid.server.http.judging import Verdict
+from perseid.server.http.context import Asking, HttpSettings, Place, Verdict
 from perseid.server.http.messages import Client, HeaderList, Request
-from perseid.server.http.settings import HttpSettings
 from perseid.server.native.decisions import Guarded
-from perseid.server.native_steps import Kind, Work
+from perseid.server.native.steps import Kind, Work
 from tests.registry.registries import OPERATOR
 from tests.serve.native_doors import HIDDEN, NOW, PREFIX, SITE, recorded_registry
 from tests.wire.key_material import SERVER_KEY
@@ -149,7 +146,7 @@ def doorstep_of(registry: Registry) -> Doorstep:
 
 
 def basic_header(name: str, secret: str | bytes) -> str:
-    return "Basic " + basic.write(name, secret.encode() if isinstance(secret, str) else secret)
+    return "Basic " + proofs.write(name, secret.encode() if isinstance(secret, str) else secret)
 
 
 def handle_header(**fields: str | bytes) -> str:

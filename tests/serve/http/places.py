@@ -23,14 +23,12 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.http.context import Place
-from perseid.server.http.judging import Verdict
+from perseid.server.http.context import HttpSettings, Place, Verdict
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
-from perseid.server.http.settings import HttpSettings
 from perseid.server.limits.budgets import NO_LIMIT, Budget
 from perseid.server.native.server import NativeDoor
-from perseid.server.native_steps import Kind, Served, Work, drive_in_loop
+from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply

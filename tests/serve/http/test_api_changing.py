@@ -19,7 +19,7 @@ from perseid.registry.identity import LocalOperator
 from perseid.registry.installation.setup import add_namespace
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.targets import path_of
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from tests.record_strategies import values
 from tests.serve.http.places import Harness, basic, header_of, json_of
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET

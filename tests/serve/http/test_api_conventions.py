@@ -16,9 +16,9 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.minting import MustWait
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
-from perseid.server.http.json_answers import encoded, function_name
 from perseid.server.http.messages import Request
-from perseid.server.native_failures import Busy
+from perseid.server.http.responses import encoded, function_name
+from perseid.server.native.decisions import Busy
 from tests.serve.http.places import Harness, basic, header_of, in_session, json_of
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX
 

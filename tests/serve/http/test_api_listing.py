@@ -16,8 +16,8 @@ from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing
 from perseid.server.http.compat import listing as api_listing
+from perseid.server.http.connection.responses import head_of
 from perseid.server.http.messages import Client, Request
-from perseid.server.http.writing import head_of
 from tests.serve.http.places import STRANGER, Harness, basic, harness, in_session, json_of
 from tests.serve.installations import OPERATOR, PREFIX
 

@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Create, Modify
 from perseid.server.http.context import Doing
 from perseid.server.http.messages import Client
 from perseid.server.http.targets import path_of
-from perseid.server.native_steps import Kind, Work
+from perseid.server.native.steps import Kind, Work
 from tests.serve.http.places import Harness, basic, harness, header_of, in_session, json_of
 from tests.serve.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
 

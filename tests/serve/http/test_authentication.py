@@ -25,7 +25,7 @@ from perseid.server.http.auth.proofs import Unproved
 from perseid.server.http.auth.session_table import Session
 from perseid.server.http.messages import Client
 from perseid.server.native.authentication import KeyGone
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 from tests.serve.http.doorsteps import (
     STRANGER,

@@ -14,11 +14,11 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create
-from perseid.server.http import certificate_identity
-from perseid.server.http.certificate_identity import NoIdentity
+from perseid.server.http.auth import proofs
+from perseid.server.http.auth.proofs import NoIdentity
 from perseid.server.http.messages import Client
-from perseid.server.http.paced_log import AT_ONCE
 from perseid.server.native.authentication import KeyGone
+from perseid.server.observe.logs import AT_ONCE
 from perseid.wire.codes import ResponseCode
 from tests.serve.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
 from tests.serve.http.doorsteps import STRANGER, USER, Doorstep, handle_header
@@ -138,7 +138,7 @@ def test_a_certificate_may_have_the_number_0(door: Doorstep) -> None:
 @given(octets=st.binary(max_size=300) | st.binary(max_size=5).map(lambda cut: named(RSA_NAME)[:-5] + cut))
 def test_no_octets_are_too_odd_to_be_refused(octets: bytes) -> None:
     with suppress(NoIdentity):
-        certificate_identity.subject_of(octets)
+        proofs.subject_of(octets)
 
 
 @pytest.mark.parametrize("octet", [0x03, 0x0C, 0x1E, 0x80, 0xFF])
@@ -146,7 +146,7 @@ def test_no_damage_anywhere_brings_more_than_a_refusal(octet: int) -> None:
     whole = named(RSA_NAME)
     for at in range(len(whole)):
         with suppress(NoIdentity):
-            certificate_identity.subject_of(whole[:at] + bytes((octet,)) + whole[at + 1 :])
+            proofs.subject_of(whole[:at] + bytes((octet,)) + whole[at + 1 :])
 
 
 @given(st.integers(0, 800), st.integers(0, 255))
@@ -154,7 +154,7 @@ def test_no_damage_brings_more_than_a_refusal(at: int, octet: int) -> None:
     whole = bytearray(named(RSA_NAME))
     whole[at % len(whole)] = octet
     with suppress(NoIdentity):
-        certificate_identity.subject_of(bytes(whole))
+        proofs.subject_of(bytes(whole))
 
 
 # Values that hold a key

@@ -13,9 +13,9 @@ from perseid.records.encoding import to_base64
 from perseid.records.site import Transport
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
-from perseid.server.http import judging
+from perseid.server.http import context
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native_steps import Guess, Work
+from perseid.server.native.steps import Guess, Work
 from perseid.server.processes.pools import Pools
 from tests.registry.registries import OPERATOR
 from tests.serve.http.client_certificates import named
@@ -44,7 +44,7 @@ class Limited:
         async def do(work: Work, client: Client) -> object:
             return await self.pools.do(work, client.host, Transport.HTTPS)
 
-        server.service.place = replace(server.place, do=do, judge=judging.by(self.pools))
+        server.service.place = replace(server.place, do=do, judge=context.by(self.pools))
         self.server = server
 
     def basic(self, secret: bytes = SECRET, who: str = SEC, host: str = ATTACKER) -> Response:

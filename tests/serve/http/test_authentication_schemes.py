@@ -14,8 +14,9 @@ from perseid.records.encoding import to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
-from perseid.server.http import basic, handle_proofs
 from perseid.server.http.auth import handle_scheme
+from perseid.server.http.auth import handle_scheme as handle_proofs
+from perseid.server.http.auth import proofs as basic
 from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
 from perseid.wire.credentials import Algorithm
 from tests.serve.native_doors import HIDDEN
@@ -291,12 +292,12 @@ def test_a_secret_proves_by_digest_and_by_hmac(secret: bytes, other: bytes) -> N
     }
     for algorithm, signature in proofs.items():
         right = claim(Proof.SECRET_KEY, algorithm, signature)
-        found = handle_proofs.proving(right, NONCE, keys)
+        found = handle_proofs.matching_signature_key(right, NONCE, keys)
         assert found is not None
         assert found.data == secret or secret.rstrip(b"\0") == other.rstrip(b"\0")  # HMAC fills keys with zeros
-        assert handle_proofs.proving(right, bytes(16), keys) is None
+        assert handle_proofs.matching_signature_key(right, bytes(16), keys) is None
         for wrong in (signature[:-1], signature + b"\0", b"", bytes(len(signature))):
-            assert handle_proofs.proving(claim(Proof.SECRET_KEY, algorithm, wrong), NONCE, keys) is None
+            assert handle_proofs.matching_signature_key(claim(Proof.SECRET_KEY, algorithm, wrong), NONCE, keys) is None
 
 
 @pytest.mark.parametrize("secret", ["s\u00e4:cret".encode(), b"\x80\xff", b"plain"])
@@ -305,8 +306,8 @@ def test_pbkdf2_is_taken_from_the_octets_and_as_deployed_software_makes_it(secre
         derived = hashlib.pbkdf2_hmac("sha1", password, b"salt", 10, 20)
         signature = hmac.digest(derived, SIGNED, "sha1")
         right = claim(Proof.SECRET_KEY, Algorithm.PBKDF2_HMAC_SHA1, signature, salt=b"salt", iterations=10, bits=160)
-        assert handle_proofs.proving(right, NONCE, [secret_value(secret)]) is not None
-        assert handle_proofs.proving(right, NONCE, [secret_value(secret + b"x")]) is None
+        assert handle_proofs.matching_signature_key(right, NONCE, [secret_value(secret)]) is not None
+        assert handle_proofs.matching_signature_key(right, NONCE, [secret_value(secret + b"x")]) is None
 
 
 def test_costly_derivations_are_tried_with_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +322,7 @@ def test_costly_derivations_are_tried_with_few_keys(monkeypatch: pytest.MonkeyPa
     for iterations, tries in ((MAX_ITERATIONS, 2), (MAX_ITERATIONS // 3, 3), (10, 4)):
         tried.clear()
         costly = claim(Proof.SECRET_KEY, Algorithm.PBKDF2_HMAC_SHA1, b"x", salt=b"", iterations=iterations, bits=160)
-        assert handle_proofs.proving(costly, NONCE, keys) is None
+        assert handle_proofs.matching_signature_key(costly, NONCE, keys) is None
         assert len(tried) == tries
 
 
@@ -329,9 +330,9 @@ def test_costly_derivations_are_tried_with_few_keys(monkeypatch: pytest.MonkeyPa
 def test_an_empty_secret_and_no_secret_prove_nothing_and_take_as_long(keys: list[Value]) -> None:
     for secret in (b"", handle_proofs.NOBODYS.data):
         right = claim(Proof.SECRET_KEY, Algorithm.SHA256, digest("sha256", secret))
-        assert handle_proofs.proving(right, NONCE, keys) is None
+        assert handle_proofs.matching_signature_key(right, NONCE, keys) is None
         credentials = basic.parse(basic.write("300:12345/u", secret))
-        assert basic.proving(credentials, keys) is None
+        assert basic.matching_secret(credentials, keys) is None
 
 
 RSA_PROOFS = [(key, name) for key in (RSA_KEY, *RSA_KEYS) for name in ("MD5", "SHA1", "SHA-256")]
@@ -348,11 +349,11 @@ def test_a_private_key_proves(key: PrivateKey, name: str) -> None:
         Value(3, "HS_PUBKEY", key.public.to_bytes()),
     ]
     right = claim(Proof.PUBLIC_KEY, algorithm, signature)
-    assert handle_proofs.proving(right, NONCE, values) is values[2]
-    assert handle_proofs.proving(right, bytes(16), values) is None
-    assert handle_proofs.proving(right, NONCE, values[:2]) is None
+    assert handle_proofs.matching_signature_key(right, NONCE, values) is values[2]
+    assert handle_proofs.matching_signature_key(right, bytes(16), values) is None
+    assert handle_proofs.matching_signature_key(right, NONCE, values[:2]) is None
     other = Algorithm.SHA1 if algorithm is Algorithm.SHA256 else Algorithm.SHA256
-    assert handle_proofs.proving(claim(Proof.PUBLIC_KEY, other, signature), NONCE, values) is None
+    assert handle_proofs.matching_signature_key(claim(Proof.PUBLIC_KEY, other, signature), NONCE, values) is None
 
 
 def test_the_server_signs_both_nonces() -> None:
@@ -429,5 +430,5 @@ def test_a_secret_is_not_shown() -> None:
 
 def test_the_first_equal_secret_is_the_key() -> None:
     keys = [secret_value(b"a", 1), secret_value(b"b", 2), secret_value(b"b", 3)]
-    assert basic.proving(basic.parse(raw("12345/u:b")), keys) is keys[1]
-    assert basic.proving(basic.parse(raw("12345/u:c")), keys) is None
+    assert basic.matching_secret(basic.parse(raw("12345/u:b")), keys) is keys[1]
+    assert basic.matching_secret(basic.parse(raw("12345/u:c")), keys) is None

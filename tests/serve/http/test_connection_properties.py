@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.server.http.connection.requests import Unreadable, _Said
-from perseid.server.http.incoming import ChunkedBody, SizedBody
+from perseid.server.http.connection.requests import ChunkedBody, SizedBody, Unreadable, _Said
 from tests.serve.http.connections import Running, running
 from tests.serve.http.test_connection_refusals import CASES
 

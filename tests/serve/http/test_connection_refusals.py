@@ -8,8 +8,7 @@ from typing import Final
 import pytest
 
 from perseid.server.http.connection.connection import MAX_LINGER
-from perseid.server.http.connection.requests import MAX_HEADERS
-from perseid.server.http.incoming import MAX_CHUNK_LINE, MAX_FRAMING
+from perseid.server.http.connection.requests import MAX_CHUNK_LINE, MAX_FRAMING, MAX_HEADERS
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from tests.serve.http.connections import Closed, Running, running
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from perseid.server.http.connection.responses import OURS, chunk_of, date_of, has_body, head_of
 from perseid.server.http.messages import Response
-from perseid.server.http.writing import OURS, chunk_of, date_of, has_body, head_of
 
 SECOND = 784_111_777.9
 """The example of RFC 9110, 5.6.7."""

@@ -18,9 +18,9 @@ from perseid.registry.identity import LocalOperator
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import Arrived, HeadReader
-from perseid.server.http.json_answers import MAX_AT_ONCE
+from perseid.server.http.connection.responses import has_body, head_of
 from perseid.server.http.resolver.fast_path import Fast, _plain_item
-from perseid.server.http.writing import has_body, head_of
+from perseid.server.http.responses import MAX_AT_ONCE
 from perseid.server.native.resolution import Settings
 from tests.serve.http.places import PUBLIC_URL, STRANGER, Harness, harness
 

@@ -24,10 +24,10 @@ from perseid.registry.identity import KeyHolder, Proof
 from perseid.registry.policy.keys import Who
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making
-from perseid.server.http.generator_page import MAX_AT_ONCE, MAX_FIELD
 from perseid.server.http.messages import Response
 from perseid.server.http.pages import generator
 from perseid.server.http.pages.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
+from perseid.server.http.pages.generator import MAX_AT_ONCE, MAX_FIELD
 from perseid.server.http.pages.pages import POLICY
 from tests.serve.http.client_certificates import named
 from tests.serve.http.places import Harness, basic, harness, header_of

@@ -12,9 +12,9 @@ from perseid.records.value import Value
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
 from perseid.server.http.bodies import FORM_TYPE, JSON_TYPE, MAX_AT_ONCE, MAX_PARAMETER_OCTETS
-from perseid.server.http.json_answers import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
 from perseid.server.http.messages import MAX_BODY, Client, Request
-from perseid.server.native_steps import Kind, Work
+from perseid.server.http.responses import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
+from perseid.server.native.steps import Kind, Work
 from perseid.server.processes.pools import Pools
 from tests.serve.http.places import Harness, basic, json_of
 from tests.serve.installations import OPERATOR, PREFIX

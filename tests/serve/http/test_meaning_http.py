@@ -11,8 +11,8 @@ from perseid.registry.queries.links import MAX_HEADER_OCTETS
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.pages import POLICY
-from perseid.server.http.parameters import FORMS as ACTIONS
 from perseid.server.http.resolver.addresses import MAX_SIGNPOSTED
+from perseid.server.http.resolver.paths import FORMS as ACTIONS
 from perseid.server.http.resolver.signposting import MAX_EMBEDDED
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import PRIVATE, create, location_of, page_of, resolver, text

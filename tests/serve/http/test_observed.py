@@ -2,8 +2,7 @@
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import Arrived, HeadReader
-from perseid.server.http.observed import Observed, Observing
-from perseid.server.http.service import HttpService
+from perseid.server.http.service import HttpService, Observed, Observing
 from perseid.server.limits.udp import Networks
 from perseid.server.observe.counters import ControlCounts
 from tests.serve.http.places import Harness

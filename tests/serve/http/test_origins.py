@@ -2,8 +2,8 @@
 
 import pytest
 
+from perseid.server.http.clients import is_foreign
 from perseid.server.http.messages import Client
-from perseid.server.http.origins import is_foreign
 from tests.serve.http.doorsteps import STRANGER, Doorstep
 
 

@@ -13,9 +13,9 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.installation.setup import add_demonstration
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, visible
 from perseid.server.http.pages.record_page import MAX_OCTETS, MAX_PAGE
-from perseid.server.http.settings import HttpSettings
 from tests.serve.http.places import Harness, header_of, json_of
 from tests.serve.http.resolver_records import ADMIN, Page, create, page_of, resolver, text
 from tests.serve.installations import OPERATOR

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.server.http.resolver.lookup import MAX_ALIASES
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from tests.serve.http.places import Harness, basic, header_of, json_of
 from tests.serve.http.resolver_records import (
     CORDRA_NAME,

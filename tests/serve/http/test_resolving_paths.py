@@ -6,20 +6,25 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.registry.installation.setting_http import OWN_SEGMENTS
-from perseid.server.http.parameters import OWN, Action, action_of, indexes_of, read_query, rest_of
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.resolver.paths import (
+    OWN,
     PAGES,
     TAKEN,
+    Action,
     Named,
     Own,
     Undeclared,
+    action_of,
+    indexes_of,
     is_bare,
     locate,
     path_to,
+    read_query,
+    rest_of,
     stripped,
     typed,
 )
-from perseid.server.http.settings import HttpSettings
 from perseid.server.http.targets import Malformed
 from tests.strategies import handles
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.server.http.messages import is_header_text
-from perseid.server.http.urls import KEPT, MAX_URL, Target, Unsuitable, encode, scheme_of, target_of
+from perseid.server.http.resolver.redirect import KEPT, MAX_URL, Target, Unsuitable, encode, scheme_of, target_of
 
 SCHEMES: Final = frozenset(("http", "https", "ftp", "mailto"))
 ALLOWED: Final = set(string.ascii_letters + string.digits + KEPT)

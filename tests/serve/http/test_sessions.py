@@ -17,7 +17,7 @@ from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from tests.registry.registries import OPERATOR
 from tests.serve.http.client_certificates import named
 from tests.serve.http.doorsteps import basic_header, fields_of, handle_header, secret_at

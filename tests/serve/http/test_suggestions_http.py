@@ -9,9 +9,9 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
-from perseid.server.http.suggestion_budget import PER_ADDRESS, suggestion_budget
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Kind, Work
+from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Kind, Work
 from tests.serve.http.places import STRANGER, Harness, header_of, json_of
 from tests.serve.http.resolver_records import (
     add_namespace,

@@ -18,7 +18,7 @@ from OpenSSL import SSL
 from perseid.registry.installation.certificates import self_signed
 from perseid.server.http.connection.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
 from perseid.server.http.connection.tls_handshake import server_context
-from perseid.server.native_failures import Busy
+from perseid.server.native.decisions import Busy
 from tests.serve.http.fronts import (
     BOTH_VERSIONS,
     PATIENCE,

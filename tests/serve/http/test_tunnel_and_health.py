@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import tunnel
-from perseid.server.http.settings import HttpSettings
+from perseid.server.http.context import HttpSettings
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE

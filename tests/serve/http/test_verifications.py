@@ -15,8 +15,8 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create
-from perseid.server.http.judging import Verdict
-from perseid.server.native_steps import Kind
+from perseid.server.http.context import Verdict
+from perseid.server.native.steps import Kind
 from tests.registry.registries import OPERATOR
 from tests.serve.http.doorsteps import basic_header, fields_of, handle_header, secret_at
 from tests.serve.http.places import Harness, json_of, recorded_harness

@@ -31,22 +31,18 @@ from perseid.server.http.connection.listener import Front
 from perseid.server.http.connection.manager import Keeping, Times
 from perseid.server.http.connection.tls_handshake import server_context
 from perseid.server.http.resolver.fast_path import Fast
-from perseid.server.http.v1.state_helpers import ApiState
+from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.udp import Networks
 from perseid.server.native.service import NativeService
-from perseid.server.native_steps import Kind, Work
+from perseid.server.native.steps import Kind, Work
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.site_settings import Identified
 
 from .clients import Peer
-from .context import Place
-from .judging import Verdict
-from .judging import by as judged_by
+from .context import HttpSettings, Place, Verdict, suggestion_budget
+from .context import by as judged_by
 from .messages import Client
-from .observed import Observed, Observing
-from .service import HttpService
-from .settings import HttpSettings
-from .suggestion_budget import suggestion_budget
+from .service import HttpService, Observed, Observing
 
 DONE = "done"
 """What came of a handshake that was made, beside the words of `tls_handshake.Failure`."""

@@ -1,4 +1,6 @@
-"""How long an answer may be kept, and whether the one that a client has is still good.
+"""Entity tags in headers: which states of a record a request is about (RFC 9110, 8.8.3 and 13.1).
+
+How long an answer may be kept, and whether the one that a client has is still good.
 
 A value says how long it may be kept (its TTL). An answer may be kept as long as the value that says least, for two days
 at most, as deployed proxies do. `Expires` says it to old caches and `Cache-Control` to all others.
@@ -9,18 +11,60 @@ for again meanwhile.
 
 A page has a tag that follows from its octets. A client that shows the tag again is told that nothing has changed
 (304). Redirections have none: by the rules of HTTP their conditions do not count.
+
+What scripts of other sites may do (http-api reference, 3.6): read what everybody may read, and ask for changes.
+
+No cookie and no remembered password goes with that: `Access-Control-Allow-Credentials` is never sent, so the origin
+does not matter and `*` serves all of them, and every cache.
 """
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from email.utils import formatdate
 from typing import Final
 
 from perseid.records.value import TtlType, Value
+from perseid.registry.commands.conditions import Condition
 
-from .entity_tags import header, is_known
-from .messages import HeaderList, Request, Response
-from .methods import READING
+from .messages import OPTIONS, READING, HeaderList, Request, Response
+from .targets import Malformed
+
+ANY: Final = "*"
+
+_TAG: Final = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+_LIST: Final = re.compile(rf"\s*(?:{_TAG.pattern}\s*)?(?:,\s*(?:{_TAG.pattern}\s*)?)*")
+
+
+def header(tag: str) -> tuple[str, str]:
+    """The header that says which state an answer shows."""
+    return "ETag", f'"{tag}"'
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Whether whoever asks has this state already, so that nothing needs to be sent."""
+    text = request.joined("if-none-match")
+    return text.strip() == ANY or tag in _TAG.findall(text)
+
+
+def condition(request: Request) -> Condition | None:
+    """Under which condition a change is to be made; None for none. Raises `Malformed`."""
+    wanted, unwanted = request.joined("if-match").strip(), request.joined("if-none-match").strip()
+    if not wanted and not unwanted:
+        return None
+    exists = True if wanted == ANY else False if unwanted == ANY else None
+    return Condition(
+        any_of=_tags("If-Match", wanted) if wanted not in ("", ANY) else None,
+        none_of=_tags("If-None-Match", unwanted) if unwanted not in ("", ANY) else (),
+        exists=exists,
+    )
+
+
+def _tags(name: str, text: str) -> tuple[str, ...]:
+    if _LIST.fullmatch(text) is None:
+        raise Malformed(f'the header {name} should hold * or tags in quotation marks, as in "abc", "def"')
+    return tuple(_TAG.findall(text))
+
 
 MAX_AGE: Final = 172_800
 """Seconds that an answer is kept at most: two days. Whoever moves a thing cannot wait longer."""
@@ -90,3 +134,70 @@ def _remaining(value: Value, now: int) -> int:
     """Seconds for which a value may be kept; none, if nobody knows how its TTL counts."""
     ends = {TtlType.RELATIVE: value.ttl, TtlType.ABSOLUTE: value.ttl - now}
     return ends.get(value.ttl_type, 0)
+
+
+METHODS: Final = ("GET", "POST", "HEAD", "PUT", "DELETE")
+HEADERS: Final = (
+    "X-Requested-With",
+    "Authorization",
+    "Origin",
+    "Accept",
+    "Content-Type",
+    "If-Match",
+    "If-None-Match",
+    "Idempotency-Key",
+    "Accept-Datetime",
+)
+"""What scripts may send: what deployed servers allow; and conditions for changes, keys of requests and times, which
+these do not know."""
+
+PREFLIGHT_MAX_AGE: Final = 86_400
+"""Seconds for which browsers may keep the answer: a day, as deployed servers say."""
+
+EVERYBODY: Final = ("Access-Control-Allow-Origin", "*")
+
+_SIMPLE: Final = frozenset(
+    ("cache-control", "content-language", "content-type", "expires", "last-modified", "pragma", "content-length")
+)
+_NOT_FOR_SCRIPTS: Final = frozenset(("vary", "allow"))
+_LOWER_HEADERS: Final = frozenset(name.lower() for name in HEADERS)
+_REQUEST_METHOD: Final = "access-control-request-method"
+
+
+def is_preflight(request: Request) -> bool:
+    """Whether a browser asks what it may ask."""
+    return (
+        request.method == OPTIONS
+        and request.header("origin") is not None
+        and request.header(_REQUEST_METHOD) is not None
+    )
+
+
+def preflight(request: Request) -> Response:
+    """What a browser may ask; nothing is said about what is not on the lists."""
+    wanted = [name.strip().lower() for name in request.joined("access-control-request-headers").split(",")]
+    if request.header(_REQUEST_METHOD) not in METHODS or not _LOWER_HEADERS.issuperset(filter(None, wanted)):
+        return Response(200, (("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers"),))
+    return Response(
+        200,
+        (
+            EVERYBODY,
+            ("Access-Control-Allow-Methods", ",".join(METHODS)),
+            ("Access-Control-Allow-Headers", ",".join(HEADERS)),
+            ("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE)),
+        ),
+    )
+
+
+def headers(request: Request, response: Response, *, exposes: bool) -> HeaderList:
+    """What an answer says about scripts; `exposes` whether they may read headers that are not simple ones."""
+    if is_preflight(request):
+        return ()
+    if not exposes or request.header("origin") is None:
+        return (EVERYBODY,)
+    names = dict.fromkeys([*_told(response), "Content-Length"])
+    return (EVERYBODY, ("Access-Control-Expose-Headers", ",".join(names)))
+
+
+def _told(response: Response) -> Iterator[str]:
+    return (name for name, _ in response.headers if name.lower() not in _SIMPLE | _NOT_FOR_SCRIPTS)

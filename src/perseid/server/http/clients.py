@@ -4,16 +4,38 @@ A header that says for whom a request was passed on is believed if it comes from
 trusted, and from nobody else: anybody can write such headers. From a stranger they change nothing, with one exception.
 A request from this machine that carries one was passed on by something that runs here, so it is not the machine's own,
 and what only the machine itself may do is not for it.
+
+Where a request was made: whether a page of another site has a browser make it, and at which address of this server.
+
+A browser sends some proofs by itself, whoever's page it is that makes the request: a password that it remembers, a
+certificate. So a request that comes with one of them and from a page of somebody else is not what its owner asked for.
+Browsers say where a request comes from in `Sec-Fetch-Site`, and older ones in `Origin`; programs say nothing, and it is
+theirs.
+
+Credentials that a browser sends by itself, and what they may not do.
+
+A browser remembers passwords and certificates and sends them with every request to this server, also with one that a
+page of somebody else makes it send. So for a change they count only if the request says that it is JSON, which no form
+can say and no script of another site without being allowed to, and if nothing says that it comes from another site.
+The proof of a `Handle` header or its session is written by whoever makes the request, and always counts.
+
+A DELETE, and a POST that homes a prefix, may have no body. No form sends a DELETE, and a script of another site has to
+ask first. A POST without a body and without a type can be sent by such a script unasked, but every browser says then
+where it comes from; so that counts only from where nothing is said, which is no browser.
 """
 
 import ipaddress
+import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+from urllib.parse import urlsplit
 
 from perseid.server.limits.udp import Networks
 
+from .bodies import JSON_TYPE, media_type
+from .context import Asking
 from .messages import Client, is_loopback
 
 FORWARDING: Final = frozenset(
@@ -114,3 +136,64 @@ def _address(text: str) -> str | None:
 
 def _is_port(text: str) -> bool:
     return text[:1] == ":" and 1 <= len(text) - 1 <= 5 and text[1:].isascii() and text[1:].isdigit()
+
+
+OWN: Final = frozenset(("same-origin", "none"))
+"""What `Sec-Fetch-Site` says where no other page is behind it: one of ours, or somebody who typed the address."""
+
+UNNAMED: Final = "https://server.example"
+"""What stands for the address of the server where a request does not name it, or not so that it could be shown."""
+
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
+
+
+def address_asked(asking: Asking) -> str:
+    """The address at which a request was made, to be shown to whoever made it and to nobody else.
+
+    It is what they say themselves in `Host`, so nothing may be decided by it, and no other links are made of it. There
+    is nothing in it that HTML or a shell would take for something else.
+    """
+    named = asking.request.header("host") or ""
+    if _HOST.fullmatch(named) is None:
+        return UNNAMED
+    return f"{'https' if asking.request.client.secure else 'http'}://{named}"
+
+
+def is_foreign(asking: Asking) -> bool:
+    """Whether a request is made by a page of another site."""
+    request = asking.request
+    site = request.header("sec-fetch-site")
+    if site is not None and site.lower() not in OWN:
+        return True
+    origin = request.header("origin")
+    return origin is not None and not _is_own(origin, asking)
+
+
+def _is_own(origin: str, asking: Asking) -> bool:
+    """Whether an origin is this server: as the settings name it, or as the browser does that made the request."""
+    declared = urlsplit(asking.place.settings.public_url)
+    named = asking.request.header("host")
+    own = {f"{declared.scheme}://{declared.netloc}"} if declared.netloc else set()
+    if named:
+        own.add(f"{'https' if asking.request.client.secure else 'http'}://{named}")
+    return origin.lower() in {each.lower() for each in own}
+
+
+REASON: Final = (
+    "credentials that a browser sends by itself do not count here, because {}; "
+    "use a session or the Handle scheme, or send Content-Type: application/json from this site itself"
+)
+
+
+def objection(asking: Asking) -> str | None:
+    """Why ambient credentials do not count for a change; None if they do."""
+    request = asking.request
+    if is_foreign(asking):
+        return REASON.format("the request was made by a page of another site")
+    is_typed = request.header("content-type") is not None
+    if media_type(request) == JSON_TYPE or (request.method == "DELETE" and not is_typed):
+        return None
+    is_from_browser = any(request.header(name) is not None for name in ("origin", "sec-fetch-site"))
+    if not is_typed and not request.body and not is_from_browser:
+        return None
+    return REASON.format("the request does not say that it is JSON")

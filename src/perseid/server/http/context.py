@@ -1,4 +1,22 @@
-"""What every part that answers HTTP has at hand: the request, what this server is, and a way to have work done.
+"""How HTTP is served here, as the settings of the installation say it.
+
+What came of a proof, told to the budgets: who fails too often has no further proof looked at.
+
+Two things are counted, as over the native protocol (see `budgets`). An address that fails often is locked out. And a
+secret about which many answers were wrong, from wherever, is not judged for strangers for a while, so that many
+addresses do not give many guesses. Who proved that very identity from the same address before is no stranger: nobody
+is locked out of where they work by others who try their name.
+
+The secret of somebody who proves to be somebody here, and the same secret where another server asks about it, are
+counted apart (`of_own`). Whoever asks in the name of another server can then lock nobody out who comes here.
+
+How often names are suggested to somebody who asked for one that is not there.
+
+Each time costs up to a thousand look-ups, ten milliseconds, and tells of a few names that are there. People who
+mistype a name never notice a limit. A program that asks for one wrong name after the other soon gets the plain answer,
+and learns by suggestions no more than by asking for the names themselves.
+
+What every part that answers HTTP has at hand: the request, what this server is, and a way to have work done.
 
 Parts run in the event loop and never wait for the disk or for arithmetic: what reads the ledger, writes it, or takes
 long goes through `Asking.do`, into the pools of the control process, which may refuse it (`Busy`).
@@ -6,24 +24,124 @@ long goes through `Asking.do`, into the pools of the control process, which may 
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, cast
+from typing import Final, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
+from perseid.registry.installation.setting_http import BARE
+from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
-from perseid.server.http.v1.state_helpers import ApiState
-from perseid.server.limits.budgets import Budget
-from perseid.server.native_steps import Kind, Served, Work
+from perseid.server.http.v1.state import ApiState
+from perseid.server.limits.budgets import Budget, Rate
+from perseid.server.native.steps import Guess, Kind, Served, Work
+from perseid.server.observe.logs import PacedLog
+from perseid.server.processes.pools import Pools
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
-from .judging import Judging
 from .messages import Client, Request
-from .paced_log import PacedLog
-from .settings import HttpSettings
-from .suggestion_budget import suggestion_budget
+
+SEGMENT: Final = "hdl"
+"""The segment behind which every handle can be reached, whatever the server's own paths are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How HTTP is served."""
+
+    public_url: str = ""
+    """The address of this server as others know it, `https://hdl.example.org`, without a slash at the end."""
+    bare: bool = True
+    """Whether `/{handle}` resolves."""
+    segments: tuple[str, ...] = (SEGMENT,)
+    """Segments behind which `/{segment}/{handle}` resolves; the one of `SEGMENT` always does."""
+    redirect_status: int = 302
+    """Of a redirection, where the record does not choose one."""
+    schemes: frozenset[str] = frozenset(("http", "https", "ftp", "mailto"))
+    """Schemes of URLs that are redirected to, and linked on pages."""
+    no_values_status: int = 200
+    """Of the page for a name without public values; 404 is for link checkers, which take 200 for alive."""
+    weak_digests: bool = True
+    """Whether MD5 and SHA-1 may be used to prove an identity, as deployed clients do."""
+    session_timeout: int = 1_800
+    """Seconds of idleness after which a session of the API ends, as in deployed servers."""
+    api_requests: int = 6_000
+    """Requests to our own API in a minute by one identity; 0 for no limit. A hundred a second: whoever needs more asks
+    for many things in one request."""
+    api_requests_anonymous: int = 600
+    """The same by one network from which nobody says who they are: ten a second, more than anybody reads."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """What the settings of an installation say."""
+        forms = config.http_resolver_forms
+        segments = tuple(dict.fromkeys(each for each in (*forms, SEGMENT) if each != BARE))
+        return cls(
+            public_url=config.http_public_url,
+            bare=BARE in forms,
+            segments=segments,
+            redirect_status=config.http_redirect_status,
+            schemes=frozenset(config.http_schemes),
+            no_values_status=config.http_no_values_status,
+            weak_digests=config.http_weak_digests,
+            api_requests=config.http_api_requests,
+            api_requests_anonymous=config.http_api_requests_anonymous,
+        )
+
+
+_OWN = b"own "  # no handle begins so: a prefix has no blank in it
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a proof."""
+
+    right: bool
+    secret_of: bytes | None = None
+    """Whose secret the answer says something about, as it was given to `Asking.do`; None for a public key."""
+    own: bool = True
+    """Whether somebody wanted to prove who they are; else they asked whether another did."""
+
+
+class Judging(Protocol):
+    """Takes note of a verdict."""
+
+    def __call__(self, verdict: Verdict, client: Client) -> None: ...
+
+
+def of_own(handle: str) -> bytes:
+    """What stands for the secrets of a handle, where its owner proves who they are."""
+    return _OWN + handle.encode("utf-8", "replace")
+
+
+def by(pools: Pools) -> Judging:
+    """Have verdicts noted in the budgets of the pools."""
+
+    def judge(verdict: Verdict, client: Client) -> None:
+        transport = Transport.HTTPS if client.secure else Transport.HTTP
+        if verdict.secret_of is not None:
+            pools.guessed(Guess(verdict.secret_of, verdict.right), client.host, transport)
+        elif not verdict.right:
+            pools.failed_proof(client.host, transport)
+        if verdict.right and verdict.own:
+            pools.proved(client.host, transport)
+
+    return judge
+
+
+PER_ADDRESS: Final = Rate(0.5, 10)
+"""Suggestions for one address: thirty a minute, ten of them at once. A person reads each."""
+
+IN_ALL: Final = Rate(10, 50)
+"""Suggestions for everybody together, at up to 10 ms each: a tenth of a core, wherever a flood comes from."""
+
+
+def suggestion_budget() -> Budget:
+    """A new budget, with nothing used."""
+    return Budget(PER_ADDRESS, IN_ALL)
+
 
 T = TypeVar("T")
 

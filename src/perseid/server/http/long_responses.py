@@ -6,7 +6,7 @@ already is the tag, which follows from all of them.
 
 from typing import Final
 
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 from . import caching
 from .context import Asking

@@ -2,10 +2,15 @@
 
 The target is kept in the octets that came, for names may hold anything and only the part that answers knows how to
 read them. Names of headers are lower case; their values have no blanks around them.
+
+Which methods there are, and what an answer says about those that a resource has.
+
+A method that nobody knows is 501, one that the resource lacks is 405 with those that it has. TRACE is known and served
+nowhere: it would show a client's headers to whatever script can send it.
 """
 
 import ipaddress
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -131,3 +136,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+OPTIONS: Final = "OPTIONS"
+
+KNOWN: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", OPTIONS, "TRACE"))
+"""Letters as they stand here; `get` is another method, and unknown."""
+
+READING: Final = ("GET", "HEAD")
+
+
+def allow(methods: Iterable[str]) -> tuple[str, str]:
+    """The header that says which methods a resource has; OPTIONS is one of every resource."""
+    return "Allow", ", ".join((*methods, OPTIONS))

@@ -1,4 +1,12 @@
-"""Which part answers a request, and what every answer has in common.
+"""What whoever watches over the server asks: whether it is alive, and whether it should get requests.
+
+    GET /healthz   200 as long as there is somebody to say so
+    GET /readyz    200 if requests should come; 503 with the reason if they should go elsewhere
+
+The first is for who restarts what hangs, the second for who distributes requests. The answer is a line of text, or JSON
+for those who accept that and say so. It holds nothing that strangers may not know, so anybody may ask.
+
+Which part answers a request, and what every answer has in common.
 
     /api/v1…                   our own API, with its description and pages about it
     /api…                      the JSON API of deployed servers
@@ -9,21 +17,63 @@
 
 Nothing that goes wrong gets past here: it becomes an answer, in JSON below `/api` and as text elsewhere. What nobody
 expected is told to the operator in the log, and to the client as a number under which the log has it.
+
+What answers requests, with a note of each answer: for counters, for the access log, and in what time.
+
+Each connection has an `Observed` of its own, which knows from where it comes; all of them share one `Observing`, which
+is told when settings have changed. What can be answered at once is answered here, before the service is asked, and
+counted in as little time.
 """
 
+import json
+from collections.abc import Callable, Container
+from time import perf_counter_ns
 from typing import Final
 
+from perseid.records.site import Transport
+from perseid.server.http.compat.tunnel import NATIVE_TYPE
 from perseid.server.http.connection.requests import Arrived
+from perseid.server.observe.access_log import AccessLog, Exchange
+from perseid.server.observe.counters import ControlCounts
+from perseid.wire.codes import ResponseCode
 
-from . import cors, health, responses
+from . import caching, responses
 from .compat import api, reverse, tunnel
 from .context import Asking, Place
-from .messages import Request, Response
-from .methods import KNOWN, OPTIONS, READING, allow
+from .messages import KNOWN, OPTIONS, READING, HeaderList, Request, Response, allow
 from .resolver import resolver
 from .targets import Malformed, is_api
 from .v1 import application
 from .v1 import problems as v1_problems
+
+ALIVE_PATH: Final = b"/healthz"
+READY_PATH: Final = b"/readyz"
+
+RETRY_AFTER: Final = 5
+"""Seconds after which it is worth asking again: a view that follows the ledger again, or another server."""
+
+_JSON = "application/json"
+_AT_ONCE: HeaderList = (("Cache-Control", "no-store"),)
+
+
+async def answer(asking: Asking) -> Response:
+    """The answer to one of the two paths, for any method that reads."""
+    if asking.request.path == READY_PATH:
+        reason = asking.place.ready()
+        facts: dict[str, object] = {"ready": not reason} | ({"reason": reason} if reason else {})
+        return _told(asking, 503 if reason else 200, facts, f"not ready: {reason}" if reason else "ready")
+    return _told(asking, 200, {"alive": True}, "alive")
+
+
+def _told(asking: Asking, status: int, facts: dict[str, object], line: str) -> Response:
+    as_json = _JSON in asking.request.joined("accept").lower()
+    body = json.dumps(facts) if as_json else line
+    kind = f"{_JSON};charset=utf-8" if as_json else "text/plain;charset=utf-8"
+    headers: HeaderList = (("Content-Type", kind), *_AT_ONCE)
+    if status == 503:
+        headers += (("Retry-After", str(RETRY_AFTER)),)
+    return Response(status, headers, body.encode() + b"\n")
+
 
 HEALTH_PATHS: Final = (b"/healthz", b"/readyz")
 
@@ -62,7 +112,7 @@ class HttpService:
             if application.is_own(request.path):
                 response = v1_problems.response(v1_problems.problem_of(problem, asking))
             else:
-                response = responses.answer(asking, problem)
+                response = responses.failure_response(asking, problem)
         return completed(request, response)
 
     def refused(self, status: int, problem: str, path: bytes) -> Response:
@@ -76,7 +126,7 @@ class HttpService:
 def completed(request: Request, response: Response) -> Response:
     """An answer with the headers that every answer has."""
     named = {name.lower() for name, _ in response.headers}
-    wanted = list(cors.headers(request, response, exposes=is_api(request.path)))
+    wanted = list(caching.headers(request, response, exposes=is_api(request.path)))
     wanted.append(("X-Content-Type-Options", "nosniff"))
     if response.status not in _REDIRECTIONS:
         wanted.append(("Referrer-Policy", REFERRER))
@@ -86,8 +136,8 @@ def completed(request: Request, response: Response) -> Response:
 
 async def _answer(asking: Asking) -> Response:
     request = asking.request
-    if cors.is_preflight(request):
-        return cors.preflight(request)
+    if caching.is_preflight(request):
+        return caching.preflight(request)
     if request.body and request.joined("content-encoding").strip().lower() not in _IDENTITY:
         # What is small on the way may be endless when it is unpacked, and no client is known that packs.
         raise Malformed("bodies are taken as they are, without Content-Encoding", responses.UNSUPPORTED_MEDIA_TYPE)
@@ -98,7 +148,7 @@ async def _answer(asking: Asking) -> Response:
     if tunnel.is_message(request):
         return await tunnel.answer(asking)
     if request.path in HEALTH_PATHS:
-        return _by_method(request, READING) or await health.answer(asking)
+        return _by_method(request, READING) or await answer(asking)
     if request.path.startswith(REVERSE):
         return _by_method(request, READING) or await reverse.answer(asking)
     return _by_method(request, (*READING, "POST")) or await resolver.answer(asking)
@@ -113,3 +163,102 @@ def _by_method(request: Request, methods: tuple[str, ...]) -> Response | None:
     if request.method not in KNOWN:
         return Response(responses.NOT_IMPLEMENTED)
     return Response(responses.METHOD_NOT_ALLOWED, (allow(methods),))
+
+
+AtOnce = Callable[[Arrived], tuple[bytes, bytes] | None]
+"""The octets of an answer and the name that it is about, if it takes no time; see `fast`."""
+
+MOST: Final = 2_000
+"""Answers at once for one address in a second, where the settings say nothing."""
+
+_STATUS = slice(9, 12)  # in the first line of an answer
+_CLASS = 9
+_NO_LIMIT = -(1 << 62)
+
+
+class Observing:
+    """What answers, and where it is noted; for all connections."""
+
+    __slots__ = ("access", "counts", "exempt", "fast", "most", "service", "taken")
+
+    def __init__(
+        self, service: HttpService, counts: ControlCounts, fast: AtOnce | None = None, access: AccessLog | None = None
+    ) -> None:
+        self.service = service
+        self.counts = counts
+        self.fast = fast
+        self.access = access
+        self.taken: dict[str, int] = {}
+        """What was answered at once in this second, by address."""
+        self.most = MOST
+        """How much of it an address may have."""
+        self.exempt: Container[str] = ()
+        """Addresses that may have more."""
+
+
+class Observed:
+    """What answers the requests of one connection."""
+
+    __slots__ = ("_all", "_host", "_transport")
+
+    def __init__(self, observing: Observing, host: str, *, secure: bool) -> None:
+        self._all = observing
+        self._host = host
+        self._transport = Transport.HTTPS if secure else Transport.HTTP
+
+    def at_once(self, request: Arrived) -> bytes | None:
+        """The whole answer, if it takes no time."""
+        every = self._all
+        if every.fast is None:
+            return every.service.at_once(request)
+        host = request.client.host
+        taken = every.taken.get(host, 0)
+        if taken >= every.most:
+            if host not in every.exempt:
+                every.counts.limited("requests at once")
+                return every.service.at_once(request)  # the usual way has a budget
+            taken = _NO_LIMIT  # for the rest of the second, as looking it up takes time
+        access = every.access
+        began = perf_counter_ns() if access is not None else 0
+        found = every.fast(request)
+        if found is None:
+            return every.service.at_once(request)
+        every.taken[host] = taken + 1
+        octets, name = found
+        key = (request.client.secure, request.method, octets[_CLASS])
+        counted = every.counts.http_at_once
+        counted[key] = counted.get(key, 0) + 1
+        if access is not None:
+            took = (perf_counter_ns() - began) // 1000
+            exchange = Exchange(request.method, int(octets[_STATUS]), name, is_name=True, code=ResponseCode.SUCCESS)
+            access.note_http(request.client.host, _transport(request).name.lower(), exchange, took)
+        return octets
+
+    async def answer(self, request: Request) -> Response:
+        """The answer to a request."""
+        began = perf_counter_ns()
+        response = await self._all.service.answer(request)
+        took = (perf_counter_ns() - began) // 1000
+        transport = _transport(request)
+        self._all.counts.http(transport, request.method, response.status)
+        if next(response.values("Content-Type"), "") == NATIVE_TYPE:
+            return response  # the native protocol has noted what is in it
+        self._all.counts.durations[transport].add(took)
+        if self._all.access is not None:
+            name = response.name.encode("utf-8", "replace")
+            exchange = Exchange(request.method, response.status, name or request.path, bool(name), response.code)
+            self._all.access.note_http(request.client.host, transport.name.lower(), exchange, took, response.who)
+        return response
+
+    def refused(self, status: int, problem: str, path: bytes) -> Response:
+        """What is said about something that is no request."""
+        response = self._all.service.refused(status, problem, path)
+        self._all.counts.http(self._transport, "", response.status)
+        if self._all.access is not None:
+            exchange = Exchange("-", response.status, path, is_name=False, code=response.code)
+            self._all.access.note_http(self._host, self._transport.name.lower(), exchange, 0)
+        return response
+
+
+def _transport(request: Request) -> Transport:
+    return Transport.HTTPS if request.client.secure else Transport.HTTP

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.registry.installation.settings import Config
-from perseid.server.native_steps import Kind
-from perseid.server.native_tables import Unfinished
+from perseid.server.native.authentication import Unfinished
+from perseid.server.native.steps import Kind
 
 from .udp import Networks, network_of
 

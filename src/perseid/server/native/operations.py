@@ -24,7 +24,6 @@ from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
 from perseid.registry.results import Changed, Minted, Refused
 from perseid.registry.snapshot import SITE_PREFIX
-from perseid.server.native_failures import NOT_PRIMARY, WRONG_SERVER
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.partition import server_for
 from perseid.wire.requests import Name, RemoveValues, Resolve, Values, VerifyChallenge
@@ -32,7 +31,7 @@ from perseid.wire.responses import Created, Empty, Resolved, SiteInfo
 from perseid.wire.server import Request
 
 from .authentication import candidates
-from .decisions import DOOR, Asked, Done, Read, Told, Unkeepable, keepable
+from .decisions import DOOR, NOT_PRIMARY, WRONG_SERVER, Asked, Done, Read, Told, Unkeepable, keepable
 
 NAMES_AT_A_TIME: Final = 500
 """Names read at once for a list: ten messages, so that the right to list is decided once for them."""

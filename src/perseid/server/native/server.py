@@ -25,9 +25,6 @@ from perseid.records.value import Value
 from perseid.registry.identity import Anonymous, KeyHolder
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.native_failures import Busy, answer_to, internal_error
-from perseid.server.native_repeats import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
-from perseid.server.native_steps import Doing, Guess, Kind, Served, Steps, Work, code_of, drive, work
 from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.errors import RemoteProtocolError
@@ -38,9 +35,10 @@ from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, ResponseBody,
 from perseid.wire.server import Proof, Reply, Request
 
 from .authentication import KINDS, Guard, KeyGone, Proved, asker, claimed, holder, not_proved, proved_by, proving
-from .decisions import Asked, Done, perform, try_out, weigh
+from .decisions import Asked, Busy, Done, answer_to, internal_error, perform, try_out, weigh
 from .operations import CHANGING, Place, secrets_for, status_values, translate
-from .steps import NativeServer, Unsigned
+from .steps import Doing, Guess, Kind, NativeServer, Served, Steps, Unsigned, Work, code_of, drive, work
+from .udp import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
 
 REFERENCE_OCTETS: Final = 6
 """Of the number under which an unexpected error is logged: enough to be found, short enough to be read out."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from perseid.records.site import Transport
 from perseid.server.limits.budgets import Connections
-from perseid.server.native_steps import Served, Work, drive_in_loop
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import ControlCounts
 from perseid.server.processes.pools import Pools
@@ -22,6 +21,7 @@ from perseid.wire.server import Reply
 
 from .resolution import Answerer
 from .server import NativeDoor
+from .steps import Served, Work, drive_in_loop
 
 if TYPE_CHECKING:
     from .tcp import Connection

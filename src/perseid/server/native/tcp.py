@@ -6,13 +6,22 @@ they are. Everything else goes through the door, one message of a connection at 
 waits in the kernel. A client that sets KC (keep the connection) may go on asking.
 
 Time is looked at once a second for all connections together, which costs nothing where nothing is late.
+
+Letting TCP connections in, and answering at once those that bring one public resolution.
+
+Deployed clients make a connection for every request, and its making costs more than the answer. So a connection becomes
+one of the event loop only if there is more to it. The kernel holds it back until something has come; then it is
+accepted, read, answered and closed in one go. Whoever sent only a part, asks for more than the answers view can tell,
+or wants to keep the connection gets a `Connection` with what came so far.
 """
 
 import asyncio
+import socket
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
 from perseid.records.site import Transport
+from perseid.server.processes.sockets import AcceptLoop
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame, FrameReader
@@ -252,3 +261,32 @@ class Connection(asyncio.Protocol):
         """End it, unless a message of it is being answered."""
         if self._task is None and self._transport is not None:
             self._transport.close()
+
+
+if TYPE_CHECKING:
+    from .service import NativeService
+
+_READ = 2_048  # more than a public resolution has; what is longer is read on by the connection
+
+
+class Accepting(AcceptLoop):
+    """Takes connections from a listening socket."""
+
+    def __init__(self, service: "NativeService", listener: socket.socket) -> None:
+        super().__init__(listener, service.connections, service.counts.limited)
+        self._service = service
+
+    def take(self, client: socket.socket, host: str) -> Connection | None:
+        """Answer what a client has sent; the connection to be, if there is more to come."""
+        try:
+            octets = client.recv(_READ, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it was held back as long as can be, and still nothing came
+            return Connection(self._service, host)
+        if not octets:
+            return None
+        answer = self._service.answer_at_once(octets, host)
+        if answer is None:
+            return Connection(self._service, host, unread=octets)
+        sent = client.send(answer, socket.MSG_DONTWAIT)
+        keep = bool(octets[KEEP_AT] & KEEP)
+        return Connection(self._service, host, unsent=answer[sent:], keep=keep) if keep or sent < len(answer) else None

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from time import time
 from typing import Final, NamedTuple
 
-from perseid.server.log_text import field, json_text, text_of
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .logs import Log, stamp
+from .logs import Log, field, json_text, stamp, text_of
 
 MAX_NAME: Final = 2_048
 """Octets of the longest name as written: the longest name that there is, if nothing in it needs escaping."""

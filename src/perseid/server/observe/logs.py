@@ -1,4 +1,24 @@
-"""The log: one line for each thing worth telling, on standard error, as text for people or JSON for programs.
+"""Texts of strangers in the log: one line of printable characters, of bounded length, that can be read back.
+
+Names, texts and identities come from the network and may hold anything: line breaks that would forge lines of the log,
+codes that a terminal obeys, marks that turn the direction of writing. What `str.isprintable` does not call printable is
+escaped, and that is all of these: controls, formats, separators other than the space, surrogates, and what the
+interpreter's Unicode table does not know.
+
+    \\n \\r \\t            as in Python        \\x1b    another control of ASCII
+    \\u202e \\U000e0001   a character         \\xff    an octet of 0x80 and above that is no UTF-8
+
+Limits are in octets as written, so that a whole line has a limit (see `log_output`).
+
+Lines of the log on their way out of the process: whole, and without ever making it wait.
+
+All processes of a server write to the same standard error: a pipe, a socket of the journal, a file, a terminal. Who
+reads it may be slow or stopped, and a server must not stand still for that reason. So a line that cannot be written at
+once waits here, up to a bound, and beyond it is lost and counted; when there is room again a line says how many were
+lost. Writes have at most PIPE_BUF octets, which a pipe takes whole or not at all, so that lines of several processes do
+not run into each other.
+
+The log: one line for each thing worth telling, on standard error, as text for people or JSON for programs.
 
     2026-03-01T12:00:00.123Z WARNING control the answers view cannot follow seq=17
     {"time":"2026-03-01T12:00:00.123Z","level":"warning","process":"control","logger":"perseid.…","message":"…","seq":17}
@@ -15,23 +35,234 @@ process of the server calls `configure` once, before anything else can go wrong.
 
 Where standard error is the journal of systemd, each line has its priority in front (`<4>`), which the journal takes
 off, and text has no time, for the journal has one.
+
+A log that strangers cannot fill: so many lines a second, and how many were left out.
 """
 
 import logging
 import math
 import os
+import re
+import select
+import socket
+import stat
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from time import gmtime, strftime, time
+from json.encoder import encode_basestring_ascii
+from threading import RLock
+from time import gmtime, monotonic, strftime, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from perseid.server.log_output import MAX_LINE, Output
-from perseid.server.log_text import MAX_TEXT, escaped, field, json_text, text_of
+from perseid.server.limits.udp import Pace
+
+MAX_TEXT: Final = 512
+"""Octets of one text in a line, unless said otherwise: longer than nearly every name."""
+
+CUT: Final = "…"
+"""Stands where a text was cut."""
+
+_PLAIN = re.compile(r"[!#-\[\]-~]+")  # printable ASCII without space, quotation mark and backslash
+_UNREADABLE = range(0xDC80, 0xDD00)  # what the error handler surrogateescape makes of octets
+_SURROGATES = range(0xD800, 0xE000)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_CUT_OCTETS = len(CUT.encode())
+_JSON_CUT = encode_basestring_ascii(CUT)[1:-1]
+_QUOTED = '"\\'
+
+
+def text_of(octets: bytes) -> str:
+    """Octets from the network as text; what is no UTF-8 becomes surrogates, which the functions below escape."""
+    return octets.decode("utf-8", "surrogateescape")
+
+
+def escaped(text: str, limit: int = MAX_TEXT) -> str:
+    """A text as part of a line, of at most so many octets."""
+    if len(text) * 4 <= limit and text.isprintable():
+        return text
+    return _cut(text, limit, "")
+
+
+def field(text: str, limit: int = MAX_TEXT) -> str:
+    """A text as the value of a field: in quotation marks unless it is one plain word."""
+    if len(text) <= limit and _PLAIN.fullmatch(text):
+        return text
+    return f'"{_cut(text, limit - 2, _QUOTED)}"'
+
+
+def json_text(text: str, limit: int = MAX_TEXT) -> str:
+    """A text as JSON, in ASCII. Surrogates, which not every reader of JSON takes, are escaped once more."""
+    if len(text) <= limit:
+        written = _as_json(text)
+        if len(written) <= limit:
+            return written
+    parts: list[str] = []
+    room = limit - 2 - len(_JSON_CUT)
+    for part in (_as_json(character)[1:-1] for character in text):  # pragma: no branch - it does not all fit
+        room -= len(part)
+        if room < 0:
+            break
+        parts.append(part)
+    return f'"{"".join(parts)}{_JSON_CUT}"'
+
+
+def _cut(text: str, limit: int, quoted: str) -> str:
+    """The text escaped, and cut at the last character that leaves room for the mark."""
+    parts: list[str] = []
+    octets = kept = 0
+    for character in text:
+        part = character if character.isprintable() else _escape(character)
+        if character in quoted:
+            part = "\\" + character
+        octets += len(part.encode())
+        if octets > limit:
+            return "".join(parts[:kept]) + CUT
+        parts.append(part)
+        if octets <= limit - _CUT_OCTETS:
+            kept = len(parts)
+    return "".join(parts)
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    if number in _UNREADABLE:
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x80:
+        return _SHORT.get(character) or f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"
+
+
+def _as_json(text: str) -> str:
+    """A text as JSON of printable ASCII: the library leaves DEL as it is."""
+    if not text.isascii():
+        text = "".join(_escape(each) if ord(each) in _SURROGATES else each for each in text)
+    return encode_basestring_ascii(text).replace("\x7f", "\\u007f")
+
+
+MAX_LINE: Final = select.PIPE_BUF
+"""Octets of the longest line, its end included."""
+
+MAX_WAITING: Final = 1 << 20
+"""Octets that wait for a reader: some seconds of a busy log, and nothing that a machine would notice."""
+
+
+class Output:
+    """Where lines go. For any number of threads."""
+
+    def __init__(self, descriptor: int, complaint: Callable[[int], str] = "{} lines were lost".format) -> None:
+        """`complaint` makes the line that says how many were lost. The descriptor stays the caller's."""
+        self.lost = 0
+        """Lines that nobody will ever read."""
+        self._complaint = complaint
+        self._complained = 0  # how many of those lost were mentioned
+        self._waiting: deque[bytes] = deque()
+        self._octets = 0  # of what waits
+        self._lock = RLock()  # a signal may interrupt a write, and what it does may be worth a line
+        self._pushing = False
+        self._descriptor = descriptor
+        self._own: int | None = None  # a descriptor of ours, which does not wait
+        self._socket: socket.socket | None = None
+        self._open()
+
+    def _open(self) -> None:
+        """Find the way not to wait: that of the descriptor itself is shared with other processes, and theirs too."""
+        with suppress(OSError):
+            mode = os.fstat(self._descriptor).st_mode
+            if stat.S_ISSOCK(mode):
+                self._socket = socket.socket(fileno=os.dup(self._descriptor))
+            elif stat.S_ISFIFO(mode):
+                # Opened anew it is the same pipe; refused where the pipe is somebody else's, and then we ask first.
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._own = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Write lines, each with its end; what cannot be written at once waits."""
+        with self._lock:
+            for line in lines:
+                self._put(line.encode("utf-8", "backslashreplace"))
+            self._push()
+
+    def flush(self) -> None:
+        """Try again to write what waits; to be called now and then."""
+        if self._waiting:
+            with self._lock:
+                self._push()
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Write what waits, for so long as that may take at most, and give up the rest."""
+        deadline = monotonic() + seconds
+        with self._lock:
+            while not self._push() and (left := deadline - monotonic()) > 0:
+                self._has_room(left)
+            self.lost += sum(block.count(b"\n") for block in self._waiting)
+            self._waiting.clear()
+            self._octets = 0
+            if self._socket is not None:
+                self._socket.close()
+            if self._own is not None:
+                os.close(self._own)
+            self._socket = self._own = None
+
+    def _put(self, line: bytes) -> None:
+        if self._octets + len(line) > MAX_WAITING:
+            self.lost += 1
+            return
+        self._octets += len(line)
+        if self._waiting and not self._pushing and len(self._waiting[-1]) + len(line) <= MAX_LINE:
+            self._waiting[-1] += line
+        else:
+            self._waiting.append(line)
+
+    def _push(self) -> bool:
+        """Write as much as there is room for; whether that was all."""
+        if self._pushing:  # interrupted in the middle of it: whoever was interrupted goes on with this too
+            return True
+        self._pushing = True
+        try:
+            while self._waiting:
+                block = self._waiting[0]
+                written = self._write(block)
+                if written is None:
+                    self.lost += block.count(b"\n")
+                    written, heard = len(block), False
+                else:
+                    heard = True
+                self._octets -= written
+                if written < len(block):
+                    self._waiting[0] = block[written:]
+                    return False
+                self._waiting.popleft()
+                if heard and self.lost > self._complained and not self._waiting:
+                    text, self._complained = self._complaint(self.lost - self._complained), self.lost
+                    self._put(text.encode("utf-8", "backslashreplace"))
+            return True
+        finally:
+            self._pushing = False
+
+    def _write(self, block: bytes) -> int | None:
+        """How many octets were taken; None if nobody is there to take any, or the disk is full."""
+        try:
+            if self._socket is not None:
+                return self._socket.send(block, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            if self._own is not None:
+                return os.write(self._own, block)
+            return os.write(self._descriptor, block) if self._has_room(0) else 0
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            return None
+
+    def _has_room(self, seconds: float) -> bool:
+        asked = select.poll()
+        asked.register(self._descriptor, select.POLLOUT)
+        return bool(asked.poll(seconds * 1000))
+
 
 if TYPE_CHECKING:
     # Some processes need neither, and do not load them.
@@ -278,3 +509,27 @@ def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 def _unraisable(arguments: "sys.UnraisableHookArgs") -> None:
     _logger.error("an error that nobody could be told", exc_info=arguments.exc_value)
+
+
+PER_SECOND: Final = 5.0
+AT_ONCE: Final = 50
+"""Lines a second, and at once: enough for somebody who looks for the reason of a refusal, and little on a disk."""
+
+
+class PacedLog:
+    """Tells of what strangers can bring about as often as they like; for one thread."""
+
+    __slots__ = ("_left_out", "_pace")
+
+    def __init__(self) -> None:
+        self._pace = Pace(PER_SECOND, AT_ONCE)
+        self._left_out = 0
+
+    def info(self, logger: logging.Logger, now: float, message: str) -> None:
+        """Tell something at a time, or leave it out."""
+        if not self._pace.take(now):
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} like it were not told)" if self._left_out else ""
+        self._left_out = 0
+        logger.info("%s%s", message, more)

@@ -21,13 +21,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from perseid import __version__
-from perseid.server.counters import Board, Count
 
-from .counters import OTHER, RESOLUTION, ControlCounts
+from .counters import OTHER, RESOLUTION, Board, ControlCounts, Count
 
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
-    from perseid.server.native_steps import Kind
+    from perseid.server.native.steps import Kind
     from perseid.server.processes.pools import Figures
 
 COUNTER: Final = "counter"

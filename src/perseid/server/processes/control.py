@@ -1,4 +1,6 @@
-"""The control process: native TCP, HTTP, what resolvers hand over, the writer, the views, the metrics.
+"""What the processes of a server have in common: which signals wait until a process is ready for them.
+
+The control process: native TCP, HTTP, what resolvers hand over, the writer, the views, the metrics.
 
 One event loop, which never waits: SQL, the disk and long arithmetic are in threads of their own. The supervisor starts
 it with open sockets and hears from it over a pipe: when it is ready and what resolvers are to know, and then once a
@@ -35,27 +37,34 @@ from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.answering_text import settings_to_json
-from perseid.server.counters import Board
 from perseid.server.http.application import HttpServing, Installed, context_of
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import Traffic
+from perseid.server.native.authentication import Sizes
 from perseid.server.native.resolution import Answerer
 from perseid.server.native.server import NativeDoor
 from perseid.server.native.service import NativeService
 from perseid.server.native.steps import NativeServer
+from perseid.server.native.tcp import Accepting
 from perseid.server.native.udp import HandedOver
-from perseid.server.native_accept import Accepting
-from perseid.server.native_tables import Sizes
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.counters import Board, ControlCounts
 from perseid.server.observe.metrics import Sources, state_of
 from perseid.server.observe.metrics_listener import MetricsListener
-from perseid.server.processes_helpers import unblock
 
 from .pools import Pools
-from .site_settings import Identified, load
+from .site_settings import Identified, load, settings_to_json
+
+CHILD_SIGNALS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
+"""A terminal sends them to all processes at once, also to one that has just begun and would be ended by them. So the
+supervisor starts processes with these signals blocked."""
+
+
+def unblock() -> None:
+    """Take signals that came since the process was started, now that it has handlers for them."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
+
 
 DRAIN: Final = 8.0
 """Seconds in which what was begun is finished at the end; the supervisor waits two more."""

@@ -28,8 +28,8 @@ from typing import Final
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
 from perseid.server.limits.budgets import LEVEL_TIMES, Budgets, Source
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Guess, Kind, Work
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Guess, Kind, Work
 
 THREADS: Final[Mapping[Kind, int]] = {
     Kind.READ: 4,

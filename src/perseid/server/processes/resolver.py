@@ -26,17 +26,16 @@ from time import monotonic, perf_counter_ns, time
 from typing import Final, Self
 
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.server.answering_text import settings_from_json
-from perseid.server.counters import Board, Counters
-from perseid.server.handover import MAX_PARCEL, is_answer, pack, unpack
 from perseid.server.limits.udp import Pace, Traffic, short_answer
 from perseid.server.native.resolution import Answerer, packets
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.processes_helpers import unblock
+from perseid.server.observe.counters import Board, Counters
 from perseid.wire.fragments import MAX_PACKET
 
-from .datagrams import Back, datagrams
+from .control import unblock
+from .datagrams import MAX_PARCEL, Back, datagrams, is_answer, pack, unpack
+from .site_settings import settings_from_json
 
 LONGEST_WAIT: Final = 0.5
 """Seconds after which the loop looks up although nothing came: for the end, and for lines of the log that wait."""

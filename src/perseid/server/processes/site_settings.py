@@ -6,11 +6,17 @@ A process that answers loads it once, when it starts, and again when it is told 
     NativeServer(identified.server_settings(), secrets.token_bytes)
     NativeDoor(registry, server, identified.site, settings=identified.door_settings(ports))
     settings_to_json(identified.answering_settings())     # for resolvers, which see no key
+
+The settings of answering as a text, for a process that gets them from another one and reads no files itself.
+
+Resolvers see neither the settings of the installation nor any key: what they need to know of the site fits in one line.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
@@ -78,3 +84,25 @@ def answering_settings(site: Site, position: int, config: Config) -> Settings:
         default_sensitive=policy.case is CaseRule.SENSITIVE,
         templates=bool(config.templates_delimiter),
     )
+
+
+def _plain(settings: Settings) -> dict[str, bool | int | str]:
+    """The settings as JSON has them; some numbers have a name besides."""
+    values = asdict(settings).items()
+    return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
+
+
+_KINDS: Final = {name: type(value) for name, value in _plain(Settings()).items()}
+
+
+def settings_to_json(settings: Settings) -> str:
+    """One line of JSON."""
+    return json.dumps(_plain(settings))
+
+
+def settings_from_json(text: str) -> Settings:
+    """Take what `settings_to_json` made; ValueError for anything else."""
+    plain = json.loads(text)
+    if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
+        raise ValueError("these are not the settings of answering")
+    return Settings(**plain)

@@ -1,16 +1,35 @@
 """The sockets of a server: made by the supervisor, before anything else, and kept for as long as it runs.
 
 Who cannot have a port is told who has it, as far as that can be told.
+
+Whether a port can be served at, and if not, who has it: for `perseid check`, beside a server or before one starts.
+
+A socket is bound and given back at once. Nothing is shared with a server that runs (SO_REUSEPORT is not set), so no
+datagram of its clients comes here. Who has a port says the kernel, for processes of the same user, and for all to root.
+
+Letting connections in: what every listening TCP socket has in common.
+
+The kernel is asked to hold connections back until something has come over them (TCP_DEFER_ACCEPT), so whoever only
+knocks costs nothing. Each is admitted by its address, or closed. When the system has no descriptors left, nobody is let
+in for a moment, and connections wait in the kernel.
 """
 
+import asyncio
 import contextlib
 import errno
 import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from perseid.server.handover import QUEUE_OCTETS
+from perseid.records.site import Transport
+from perseid.server.limits.budgets import Connections
 
-from .datagrams import ask_for_local_addresses, is_everywhere
+from .datagrams import QUEUE_OCTETS, ask_for_local_addresses, is_everywhere
 
 BACKLOG: Final = 1_024
 """TCP connections that wait to be taken: what comes while control is started anew, in a second or two."""
@@ -104,9 +123,193 @@ def _advice(setting: str, host: str, port: int, error: OSError) -> str:
         return f"correct the address, or {another}"
     # Only whoever cannot serve needs it, and the supervisor that can stays in memory.
     from perseid.records.site import Transport  # noqa: PLC0415
-    from perseid.server.ports import look  # noqa: PLC0415
 
     holders = [holder for transport in (Transport.TCP, Transport.UDP) for holder in look(host, port, transport).holders]
     if holders:
         return f"{holders[0]} has the port; stop it, or {another}"
     return f"see that no other server has the port, or {another}"
+
+
+PROC: Final = Path("/proc")
+"""Where Linux tells about processes and sockets (proc_net(5), proc_pid_fd(5))."""
+
+_KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
+_TABLES = {Transport.TCP: ("tcp", "tcp6"), Transport.UDP: ("udp", "udp6")}
+_LISTENS = {Transport.TCP: "0A", Transport.UDP: "07"}  # states in the tables of the kernel
+_LOOK_ATTEMPTS, _PAUSE = 3, 0.05  # somebody else may be looking at the same moment
+_WORDS = 3  # of a command: `python -m perseid.server.processes.supervisor`
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a port."""
+
+    process: int
+    command: str
+    """The first words with which it was started; others may be anything, and long."""
+
+    def __str__(self) -> str:
+        return f"process {self.process} ({self.command})"
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is to say about a port."""
+
+    problem: str = ""
+    """Why it cannot be served at; empty if it can."""
+    taken: bool = False
+    """Whether somebody has it."""
+    holders: tuple[Holder, ...] = ()
+    """Who, as far as it can be told."""
+
+
+def look(host: str, port: int, transport: Transport) -> Looked:
+    """Whether a port of an address can be served at."""
+    for attempt in range(_LOOK_ATTEMPTS):
+        try:
+            _bind(host, port, transport)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return Looked(error.strerror or str(error))
+            holders = tuple(_holders(port, transport))
+            if holders or attempt == _LOOK_ATTEMPTS - 1:
+                return Looked(error.strerror or str(error), taken=True, holders=holders)
+            time.sleep(_PAUSE)
+        else:
+            break
+    return Looked()
+
+
+def _bind(host: str, port: int, transport: Transport) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=_KINDS[transport])[0]
+    with socket.socket(family, kind, protocol) as made:
+        if transport == Transport.TCP:  # connections that have ended keep the port from nobody
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        if transport == Transport.TCP:
+            made.listen(1)
+
+
+def _holders(port: int, transport: Transport) -> Iterator[Holder]:
+    """The processes that have a port, as far as this one may know."""
+    sockets = {f"socket:[{number}]" for number in _sockets(port, transport)}
+    for folder in PROC.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        with suppress(OSError):  # it is another user's, or has ended
+            if any(_target(handle) in sockets for handle in (folder / "fd").iterdir()):
+                words = (folder / "cmdline").read_bytes().split(b"\0")[:_WORDS]
+                yield Holder(int(folder.name), b" ".join(words).decode("utf-8", "replace").strip())
+
+
+def _sockets(port: int, transport: Transport) -> Iterator[str]:
+    """The numbers of the sockets that are bound to a port, and listen."""
+    for name in _TABLES[transport]:
+        with suppress(OSError):
+            for line in (PROC / "net" / name).read_text().splitlines()[1:]:
+                #   0: 0100007F:0A51 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000  0 123456 …
+                fields = line.split()
+                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTENS[transport]:
+                    yield fields[9]
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # it was closed meanwhile
+        return ""
+
+
+MAX_AT_ONCE: Final = 64
+"""Connections that are taken before others get their turn: a millisecond or two of work."""
+
+HELD_BACK: Final = 5
+"""Seconds for which the kernel holds back a connection over which nothing came. One that says nothing for longer is
+handed out all the same, and then has the time that every message has."""
+
+NO_DESCRIPTORS_PAUSE: Final = 0.1
+"""Seconds without new connections after the system had no descriptor for one. They wait in the kernel meanwhile."""
+
+_OUT_OF = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class AcceptLoop(ABC):
+    """Takes connections from a listening socket."""
+
+    def __init__(self, listener: socket.socket, connections: Connections, limited: Callable[[str], None]) -> None:
+        """Take the socket, who says whom to let in, and whom to tell that a limit was reached."""
+        self._listener = listener
+        self._connections = connections
+        self._limited = limited
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._stopped = True
+        listener.setblocking(False)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, HELD_BACK)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let clients in."""
+        self._stopped = False
+        loop.add_reader(self._listener.fileno(), self._readable, loop)
+
+    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let nobody in any more."""
+        self._stopped = True
+        loop.remove_reader(self._listener.fileno())
+
+    @property
+    def arriving(self) -> int:
+        """Connections on their way into the event loop."""
+        return len(self._adopting)
+
+    @abstractmethod
+    def take(self, client: socket.socket, host: str) -> asyncio.Protocol | None:
+        """What becomes of a client that was admitted: a protocol for the event loop, or None if it is done with.
+
+        An OSError says that the client has gone.
+        """
+
+    def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        accept = self._listener.accept
+        for _ in range(MAX_AT_ONCE):
+            try:
+                client, address = accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF:
+                    self._limited("descriptors")
+                    loop.remove_reader(self._listener.fileno())
+                    loop.call_later(NO_DESCRIPTORS_PAUSE, self._again, loop)
+                    return
+                continue  # the client went away before it was let in
+            self._take(client, address[0])
+
+    def _again(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._stopped:
+            self.start(loop)
+
+    def _take(self, client: socket.socket, host: str) -> None:
+        """Admit a client, and give it to the event loop if there is more to do."""
+        if not self._connections.admit(host):
+            client.close()
+            return
+        try:
+            protocol = self.take(client, host)
+        except OSError:  # the client has gone
+            protocol = None
+        if protocol is None:
+            client.close()
+            self._connections.leave(host)
+        else:
+            task = asyncio.get_running_loop().create_task(self._adopt(client, host, protocol))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, client: socket.socket, host: str, protocol: asyncio.Protocol) -> None:
+        """Give a client to the event loop."""
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
+        except OSError:  # it has gone meanwhile
+            client.close()
+            self._connections.leave(host)

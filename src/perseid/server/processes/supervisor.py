@@ -30,12 +30,12 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
 
-from perseid.server.counters import Board
 from perseid.server.limits.udp import SLOTS, Traffic
 from perseid.server.observe import logs
-from perseid.server.processes_helpers import CHILD_SIGNALS
+from perseid.server.observe.counters import Board
 
 from . import systemd
+from .control import CHILD_SIGNALS
 from .sockets import CannotServe, bind, listen, pair
 
 FIRST_PAUSE: Final = 0.1

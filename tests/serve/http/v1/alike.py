@@ -27,8 +27,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import Response
-from perseid.server.http.v1.advising import said_here
-from perseid.server.http.v1.problems import MEDIA_TYPE
+from perseid.server.http.v1.problems import MEDIA_TYPE, said_here
 from tests.cli.installation import Site
 from tests.cli.program import Done
 from tests.serve.http.places import Harness, basic, header_of, serve

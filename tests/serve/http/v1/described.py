@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.settings import HttpSettings
 from perseid.server.http.targets import Malformed
 from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import table

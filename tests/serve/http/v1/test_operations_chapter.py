@@ -18,11 +18,11 @@ from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalOperator
 from perseid.registry.jobs import jobs
+from perseid.server.http.connection.responses import head_of
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_calls, job_events, job_runs
 from perseid.server.http.v1.job_events import News, event
 from perseid.server.http.v1.structures import Told
-from perseid.server.http.writing import head_of
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, serve
 from tests.serve.http.v1.apis import JSON, got, problem, send
 from tests.serve.http.v1.askers import keyed, with_token

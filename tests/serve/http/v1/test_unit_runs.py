@@ -16,8 +16,8 @@ from perseid.registry.jobs.jobs import Progress
 from perseid.server.http.v1 import job_runs
 from perseid.server.http.v1.job_runs import Runs, Unit
 from perseid.server.http.v1.problems import Problem
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Kind
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Kind
 
 T = TypeVar("T")
 PIECES = 5

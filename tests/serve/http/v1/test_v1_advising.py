@@ -18,7 +18,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.installation.setup import with_group
 from perseid.registry.policy.keys import Deletion
 from perseid.registry.policy.policy import PROFILES
-from perseid.server.http.v1.advising import IDENTIFY, said_here
+from perseid.server.http.v1.problems import IDENTIFY, said_here
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import URL, at, change, create

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from perseid.server.http.v1.advising import said_here
+from perseid.server.http.v1.problems import said_here
 from tests.cli.program import Done
 from tests.serve.http.v1 import alike_past, alike_records  # noqa: F401 - they add their requests
 from tests.serve.http.v1.alike import ANN, NAMES, PREFIXES, REQUESTS, WHO, Both, doors, requests, step

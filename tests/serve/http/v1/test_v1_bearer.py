@@ -18,10 +18,10 @@ from perseid.registry.identity import KeyHolder, Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.http import judging
-from perseid.server.http.judging import Verdict
+from perseid.server.http import context
+from perseid.server.http.context import Verdict
 from perseid.server.http.messages import Client
-from perseid.server.native_steps import Work
+from perseid.server.native.steps import Work
 from perseid.server.processes.pools import Pools
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
@@ -163,7 +163,7 @@ def test_an_address_that_guesses_is_not_looked_at_and_nobody_else_is_touched(ser
     async def do(work: Work, client: Client) -> object:
         return await pools.do(work, client.host, Transport.HTTPS)
 
-    server.service.place = replace(server.place, do=do, judge=judging.by(pools))
+    server.service.place = replace(server.place, do=do, judge=context.by(pools))
     token = make(server.registry, "create")
     for number in range(MOST):
         wrong = Secret(token.id, bytes([number]) * 32)

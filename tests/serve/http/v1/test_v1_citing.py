@@ -12,7 +12,7 @@ from perseid.registry.commands.records import Create
 from perseid.registry.queries.citation import FORMS
 from perseid.server.http.messages import Client
 from perseid.server.http.v1.routes.citation import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
-from perseid.server.native_steps import Work
+from perseid.server.native.steps import Work
 from tests.cli.codes import decoded, png_rows
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send

@@ -11,7 +11,7 @@ from perseid.records.value import ValueRef
 from perseid.registry.identity import KeyHolder, Proof
 from perseid.server.http.messages import Request
 from perseid.server.http.v1.problems import SORTS
-from perseid.server.native_failures import Busy
+from perseid.server.native.decisions import Busy
 from tests.serve.http.places import STRANGER, Harness, basic, header_of, in_session
 from tests.serve.http.v1.apis import JSON, got, problem, send
 from tests.serve.http.v1.askers import with_token

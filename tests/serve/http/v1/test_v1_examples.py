@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from perseid.server.http.caching import PAGE_AGE
+from perseid.server.http.clients import UNNAMED
 from perseid.server.http.messages import Response
-from perseid.server.http.origins import UNNAMED
-from perseid.server.http.v1 import docs_pages, examples
+from perseid.server.http.v1 import docs_pages
 from perseid.server.http.v1.application import table
 from perseid.server.http.v1.routing import BASE, Route
 from tests.serve.http.places import PUBLIC_URL, Harness, basic, harness, header_of
@@ -47,7 +47,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
 def test_a_command_is_understood(server: Harness, route: Route) -> None:
-    words = shlex.split(examples.command(route, said(route), schemas(), PUBLIC_URL))
+    words = shlex.split(docs_pages.command(route, said(route), schemas(), PUBLIC_URL))
     address = urlsplit(words[-1])
     assert f"{address.scheme}://{address.netloc}" == PUBLIC_URL
     assert options(words, "-X") == ([] if route.method == "GET" else [route.method])

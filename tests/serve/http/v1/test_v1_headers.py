@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from perseid.server.http.messages import Client
-from perseid.server.http.v1 import headers
+from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import table
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Work
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Work
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1 import described
 from tests.serve.http.v1.apis import problem, send
@@ -68,16 +68,16 @@ def test_a_header_that_is_not_described_is_noticed(shared: Harness) -> None:
 
 
 def test_what_is_described_belongs_to_some_answer() -> None:
-    said = [headers.of_answer(route) for route in ROUTES.values()]
-    said += [headers.of_problem(status) for status in (401, 409, 429)]
-    assert {name for each in said for name in each} == set(headers.ANSWERS)
+    said = [openapi.of_answer(route) for route in ROUTES.values()]
+    said += [openapi.of_problem(status) for status in (401, 409, 429)]
+    assert {name for each in said for name in each} == set(openapi.ANSWERS)
 
 
 def test_headers_that_count_are_named_where_they_do(server: Harness) -> None:
     for operation, route in ROUTES.items():
         named = counting(operation)
         assert ("If-Match" in named) == route.conditional, operation
-        is_read = route.method == "GET" and not headers.is_endless(route)
+        is_read = route.method == "GET" and not openapi.is_endless(route)
         assert ("If-None-Match" in named) == (route.conditional or is_read), operation
         assert ("Idempotency-Key" in named) == route.creates, operation
     assert "412" in counting("deleteRecord")["If-None-Match"]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.names.errors import MAX_QUOTED, quoted
 from perseid.registry.access.permissions import shown
-from perseid.server.http.v1.members import given_twice, half_character
-from perseid.server.http.v1.misfits import MAX_WHERE
+from perseid.server.http.v1.validation import MAX_WHERE, given_twice, half_character
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import JSON, problem, send
 from tests.serve.http.v1.askers import URL

@@ -26,10 +26,10 @@ from perseid.registry.jobs import jobs
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.paging import MAX_PAGE_OCTETS
 from perseid.server.http.caching import tag_of
-from perseid.server.http.json_answers import MAX_AT_ONCE, encoded, is_small
 from perseid.server.http.long_responses import LONG_BODY
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native_steps import Kind, Work
+from perseid.server.http.responses import MAX_AT_ONCE, encoded, is_small
+from perseid.server.native.steps import Kind, Work
 from tests.serve.http.places import STRANGER, Harness, basic, header_of
 from tests.serve.http.v1.apis import got, send
 from tests.serve.http.v1.askers import at

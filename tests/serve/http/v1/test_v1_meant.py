@@ -8,8 +8,8 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
-from perseid.server.http.suggestion_budget import PER_ADDRESS, suggestion_budget
-from perseid.server.http.v1.meant import ENCODED_TWICE
+from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.http.v1.problems import ENCODED_TWICE
 from tests.serve.http.places import Harness, basic, harness, json_of
 from tests.serve.http.v1.apis import problem, send
 from tests.serve.http.v1.askers import at, create

@@ -5,7 +5,7 @@ import pytest
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.policy.text import MAX_TEXT_OCTETS
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from tests.serve.http.places import Harness, basic, header_of
 from tests.serve.http.v1.apis import got, problem, send
 from tests.serve.http.v1.askers import forget_answers, keyed, with_token

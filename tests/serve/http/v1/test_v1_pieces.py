@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from perseid.server.http.v1.application import table
 from perseid.server.http.v1.calls import ApiCall
-from perseid.server.http.v1.cursors import Cursors, InvalidCursor
 from perseid.server.http.v1.routing import Reply, Routes, Table, is_parameter
-from perseid.server.http.v1.state import MAX_KNOWN, WINDOW, Limiter
+from perseid.server.http.v1.state import MAX_KNOWN, WINDOW, Cursors, InvalidCursor, Limiter
 from perseid.server.http.v1.validation import parameters_of
 
 CURSORS = Cursors(bytes(range(32)))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.server.http.v1.calls import LONG_BODY
-from perseid.server.http.v1.members import MAX_PATH, given_twice, half_character
-from perseid.server.native_steps import Kind
+from perseid.server.http.v1.validation import MAX_PATH, given_twice, half_character
+from perseid.server.native.steps import Kind
 from tests.cli.installation import call as cli
 from tests.serve.http.places import Harness, basic
 from tests.serve.http.v1.apis import JSON, got, problem, send

@@ -18,16 +18,15 @@ from typing import Final
 
 from perseid.records.encoding import to_base64
 from perseid.registry.identity import Anonymous, Identity
-from perseid.server.http import bearer, handle_proofs
-from perseid.server.http.context import Asking
-from perseid.server.http.judging import Verdict
+from perseid.server.http.context import Asking, Verdict
 from perseid.server.http.messages import HeaderList, Request
 from perseid.server.http.responses import FORBIDDEN, NOT_PRIVATE, UNAUTHORISED
 from perseid.server.native.authentication import Guard, KeyGone, asker
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
-from . import handle_scheme
+from . import handle_scheme, proofs
+from . import handle_scheme as handle_proofs
 from .handle_scheme import NotUnderstood
 from .proofs import Shown, Unproved, by_certificate, by_claim, by_secret
 from .session_table import Session
@@ -84,7 +83,7 @@ async def identify(asking: Asking) -> Identified:
     if scheme == _HANDLE:
         return await _by_handle(asking, header, rest)
     if scheme == _BEARER:
-        bearer_of = await bearer.by_token(asking, rest)
+        bearer_of = await proofs.by_token(asking, rest)
         # Whether the token counts is looked up again where something is decided, so it needs no guard.
         return Identified(problem=bearer_of) if isinstance(bearer_of, Unproved) else Identified(bearer_of)
     reason = "the scheme of the Authorization header is not known here; there are Basic, Bearer and Handle"
@@ -221,7 +220,7 @@ def challenge_headers(asking: Asking, identified: Identified) -> HeaderList:
     session = identified.session or begin_session(asking)
     lines = [(_CHALLENGE, f'Basic realm="{REALM}"')] if _offers_basic(asking.request) else []
     if _shows_token(asking.request):
-        lines.append((_CHALLENGE, bearer.INVALID))
+        lines.append((_CHALLENGE, proofs.INVALID))
     problem = identified.problem
     error = problem.reason if problem is not None and problem.told else None
     return (*lines, _handle_line(session, identified.signature, error))
@@ -259,7 +258,7 @@ def _offers_basic(request: Request) -> bool:
 def _shows_token(request: Request) -> bool:
     """Whether somebody has shown a token of ours, or tried to."""
     scheme, rest = scheme_of(request.header(_AUTHORIZATION) or "")
-    return scheme == _BEARER and bearer.is_token(rest)
+    return scheme == _BEARER and proofs.is_token(rest)
 
 
 def is_true(text: str | None) -> bool:

@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 
 from perseid.registry.access.permissions import shown
 from perseid.registry.results import Refused
-from perseid.server.http import api_prefixes, api_site, bodies, json_answers
+from perseid.server.http import bodies, responses
 from perseid.server.http.auth.authentication import Identified, identify
 from perseid.server.http.context import Asking
-from perseid.server.http.json_answers import Form
-from perseid.server.http.messages import HeaderList, Request, Response
-from perseid.server.http.methods import KNOWN, OPTIONS, READING, allow
-from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED
+from perseid.server.http.messages import KNOWN, OPTIONS, READING, HeaderList, Request, Response, allow
+from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED, Form
 from perseid.server.http.targets import API, Malformed, Name, Parameters, name_of
 from perseid.wire.codes import ResponseCode
 
 from . import changing, listing, reading, sessions, verifications
+from . import listing as api_prefixes
+from . import listing as api_site
 from .call import Call
 
 Answering = Callable[[Call, Name], Awaitable[Response]]
@@ -88,9 +88,9 @@ def _resource(request: Request) -> Resource:
         case b"handles":
             return Resource((*READING, "POST", "PUT", "DELETE"), _handles, rest, is_handle=True)
         case b"prefixes" if not rest:
-            return Resource((*READING, "POST", "DELETE"), api_prefixes.answer)
+            return Resource((*READING, "POST", "DELETE"), api_prefixes.answer_prefixes)
         case b"prefixes":
-            return Resource(("POST", "DELETE"), api_prefixes.answer, rest)
+            return Resource(("POST", "DELETE"), api_prefixes.answer_prefixes, rest)
         case b"site" if not rest:
             return Resource(READING, _site)
         case b"verifications":
@@ -146,5 +146,5 @@ def _unknown(request: Request) -> str:
 
 
 def _refused(form: Form, status: int, message: str, headers: HeaderList = ()) -> Response:
-    plain = json_answers.refusal(ResponseCode.PROTOCOL_ERROR, message, None)
-    return json_answers.answer(plain, form, status, (*headers, NO_STORE))
+    plain = responses.refusal(ResponseCode.PROTOCOL_ERROR, message, None)
+    return responses.json_response(plain, form, status, (*headers, NO_STORE))

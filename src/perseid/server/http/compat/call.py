@@ -17,20 +17,17 @@ from perseid.registry.commands.minting import MustWait
 from perseid.registry.context import Context, Operation
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.results import Referred, Refused
-from perseid.server.http import ambient, json_answers
+from perseid.server.http import clients, responses
 from perseid.server.http.auth.authentication import Identified, challenge_headers, denial, key_gone, proof_headers
 from perseid.server.http.context import DOOR, Asking
-from perseid.server.http.hints import Explaining
-from perseid.server.http.json_answers import Form
-from perseid.server.http.messages import HeaderList, Request, Response
-from perseid.server.http.methods import READING
-from perseid.server.http.responses import FORBIDDEN, NO_STORE, UNAUTHORISED, Failure, failure_of
+from perseid.server.http.messages import READING, HeaderList, Request, Response
+from perseid.server.http.resolver.problems import Explaining
+from perseid.server.http.responses import FORBIDDEN, NO_STORE, UNAUTHORISED, Failure, Form, failure_of
 from perseid.server.http.targets import Malformed, Name, Parameters
 from perseid.server.native.authentication import KeyGone
-from perseid.server.native.decisions import Guarded, Read, Unkeepable, keepable, patiently
+from perseid.server.native.decisions import NOT_PRIMARY, Guarded, Read, Unkeepable, keepable, patiently
 from perseid.server.native.operations import check_share
-from perseid.server.native_failures import NOT_PRIMARY
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 T = TypeVar("T")
@@ -124,7 +121,7 @@ class Call:
         """Refuse changes on a server that takes none, and by credentials that a browser may have sent by itself."""
         if not self.asking.place.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
-        if self.identified.ambient and (objection := ambient.objection(self.asking)):
+        if self.identified.ambient and (objection := clients.objection(self.asking)):
             raise Malformed(objection, FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, echoes=True)
 
     # Answering
@@ -134,11 +131,11 @@ class Call:
     ) -> Response:
         """An answer in JSON, in the form that was asked for."""
         headers = (*headers, *proof_headers(self.identified))
-        return json_answers.answer(plain, self.form, status, headers, name=name, who=self.named)
+        return responses.json_response(plain, self.form, status, headers, name=name, who=self.named)
 
     async def written(self, values: tuple[Value, ...], write: Callable[[], Response]) -> Response:
         """The answer that writes values out; in a thread, if they are many or long."""
-        return write() if json_answers.is_small(values) else await self.asking.do(Kind.READ, write)
+        return write() if responses.is_small(values) else await self.asking.do(Kind.READ, write)
 
     @property
     def named(self) -> str:
@@ -164,19 +161,19 @@ class Call:
 
     def failed(self, failure: Failure, echo: str | None) -> Response:
         """The answer with a failure; whoever is not known is asked who they are."""
-        plain = json_answers.refusal(failure.code, failure.message, echo if failure.echoes else None)
+        plain = responses.refusal(failure.code, failure.message, echo if failure.echoes else None)
         if failure.referral is not None:
             plain["values"] = [value_to_json(value) for value in failure.referral.values]
         if failure.status != UNAUTHORISED:
             return self.answer(plain, failure.status, (*failure.headers, NO_STORE), name=echo or "")
         headers = (*failure.headers, NO_STORE, *challenge_headers(self.asking, self.identified))
-        return json_answers.answer(plain, self.form, UNAUTHORISED, headers, name=echo or "", who=self.named)
+        return responses.json_response(plain, self.form, UNAUTHORISED, headers, name=echo or "", who=self.named)
 
     def unproved(self, echo: str | None) -> Response:
         """The answer to somebody who is not believed."""
         denied = denial(self.asking, self.identified)
-        plain = json_answers.refusal(denied.code, denied.message, echo)
-        return json_answers.answer(plain, self.form, denied.status, (NO_STORE, *denied.headers), name=echo or "")
+        plain = responses.refusal(denied.code, denied.message, echo)
+        return responses.json_response(plain, self.form, denied.status, (NO_STORE, *denied.headers), name=echo or "")
 
 
 def full_name(text: str) -> str:

@@ -16,12 +16,12 @@ from perseid.registry.commands.minting import Maker, Mint
 from perseid.registry.commands.records import Add, Create, Delete, Remove, require_identity
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.results import Changed, Refused
-from perseid.server.http import bodies, entity_tags
+from perseid.server.http import bodies, caching
 from perseid.server.http.messages import Response
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.targets import Malformed, Name, path_of
 from perseid.server.native.decisions import Unkeepable
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call, full_name
@@ -50,7 +50,7 @@ async def _put(call: Call, name: Name) -> Response:
     submitted = await _submitted(call)
     mints = call.parameters.flag("mintNewSuffix")
     indexes = _indexes(call, submitted)
-    condition = entity_tags.condition(call.request)
+    condition = caching.condition(call.request)
     _check_name(name)
     if mints:
         if indexes:
@@ -86,7 +86,7 @@ async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Respons
 
 async def _delete(call: Call, name: Name) -> Response:
     indexes = tuple(call.parameters.numbers("index"))
-    condition = entity_tags.condition(call.request)
+    condition = caching.condition(call.request)
     _check_name(name)
     handle = call.handle(name, writes=True)
     operation: Operation[Changed]

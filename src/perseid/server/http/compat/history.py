@@ -23,10 +23,9 @@ from perseid.registry.queries.history import as_of
 from perseid.registry.queries.memento import Addresses, Around, Memento
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused, Resolved
-from perseid.server.http import entity_tags
+from perseid.server.http import caching
 from perseid.server.http.caching import age_headers, least_ttl
-from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.methods import READING
+from perseid.server.http.messages import READING, HeaderList, Response
 from perseid.server.http.resolver.addresses import api_addresses_of
 from perseid.server.http.resolver.time_travel import (
     AT,
@@ -112,8 +111,8 @@ async def answer(call: Call, name: Name, query: Query) -> Response:
         told = headers
         if call.request.method in READING:
             tag = f"{public_tag(resolved.values)}-{shown.seq}"  # the version is told too
-            told = (*headers, entity_tags.header(tag))
-            if entity_tags.is_known(call.request, tag):
+            told = (*headers, caching.header(tag))
+            if caching.is_known(call.request, tag):
                 return Response(NOT_MODIFIED, told, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
         plain: JsonObject = {
             "responseCode": int(ResponseCode.SUCCESS),

@@ -6,23 +6,34 @@
 
 The first costs what stands before the page, and names that are made meanwhile move the others. The last costs the same
 anywhere and misses nothing. What is long is sent while it is read, a part at a time, so that nobody holds all of it.
+
+The prefixes that this server is responsible for, over the API (http-api reference, 6.7): list, home, unhome.
+
+What this server says about itself over the API: its site record, and where everything is.
 """
 
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from perseid import __version__
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.json_parsing import JsonObject
+from perseid.registry.commands.records import Home
 from perseid.registry.context import Context
 from perseid.registry.queries.history import DEFAULT_PAGE, MAX_PAGE
-from perseid.registry.queries.listing import Listed, Page, count_handles, list_handles, list_numbered
+from perseid.registry.queries.listing import Listed, Page, count_handles, list_handles, list_homed, list_numbered
 from perseid.registry.results import Refused
-from perseid.server.http.json_answers import encoded
-from perseid.server.http.messages import Response
-from perseid.server.http.targets import Malformed
+from perseid.server.http import bodies, caching
+from perseid.server.http.messages import READING, Response
+from perseid.server.http.responses import NO_STORE, encoded
+from perseid.server.http.targets import Malformed, Name
 from perseid.wire.codes import ResponseCode
 
 from .call import Call
+from .reading import NO_CACHE, NOT_MODIFIED, VARIES
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _MOST_DIGITS: Final = 19  # of a number of 64 bits
@@ -134,3 +145,73 @@ def _page(context: Context, prefix: str, after: int, limit: int) -> Page[Listed]
 
 def _names(items: tuple[Listed, ...]) -> list[str]:
     return [item.handle for item in items]
+
+
+_MARKER = f"{PREFIX_OF_PREFIXES}/"
+
+
+async def answer_prefixes(call: Call, name: Name) -> Response:
+    """List, home or unhome; a prefix that is named in the query or the body goes before the one in the path."""
+    if call.request.method in READING:
+        return await call.refusing(None, _list(call))
+    parameters = call.parameters
+    if call.request.method == "POST":
+        parameters = parameters.plus(bodies.parameters(call.request))
+    given = parameters.first("prefix")
+    if not (prefix := name.text if given is None else given):
+        raise Malformed('no prefix is named: write it in the path, or as {"prefix": "…"} in the body')
+    return await call.refusing(prefix, _home(call, prefix, unhome=call.request.method == "DELETE"))
+
+
+async def _list(call: Call) -> Response:
+    page, size = call.parameters.number("page"), call.parameters.number("pageSize")
+    prefixes = sorted(await call.read(lambda context: list_homed(context.facts, context.who)))
+    plain: JsonObject = {"responseCode": int(ResponseCode.SUCCESS), "totalCount": str(len(prefixes))}
+    if page is not None and size is not None and page >= 0 and size >= 0:
+        plain |= {"page": page, "pageSize": size}
+        prefixes = prefixes[page * size :][:size]
+    return call.answer(plain | {"prefixes": prefixes})
+
+
+async def _home(call: Call, prefix: str, *, unhome: bool) -> Response:
+    if "/" in prefix and not fold(prefix).startswith(_MARKER):
+        advice = f"a prefix is written as 12345, or as {_MARKER}12345"
+        raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice)
+    await call.change(lambda _: Home(prefix, unhome))
+    return call.answer({"responseCode": int(ResponseCode.SUCCESS), "handle": prefix}, name=prefix)
+
+
+LINKS: Final[JsonObject] = {
+    "handles": "/api/handles/{handle}",
+    "listing": "/api/handles?prefix={prefix}",
+    "prefixes": "/api/prefixes",
+    "site": "/api/site",
+    "sessions": "/api/sessions",
+    "verifications": "/api/verifications/{index}:{handle}",
+    "search": "/hrls/handles/?URL={pattern}",
+    "health": "/healthz",
+    "readiness": "/readyz",
+}
+"""Where everything is."""
+
+
+async def site(call: Call) -> Response:
+    """The site record."""
+    return _public(call, {"site": call.asking.place.site.to_json()})
+
+
+async def description(call: Call) -> Response:
+    """What this is, and where everything else is."""
+    return _public(call, {"name": "Perseid", "version": __version__, "links": LINKS})
+
+
+def _public(call: Call, plain: JsonObject) -> Response:
+    """An answer that is the same for everybody."""
+    plain = {"responseCode": int(ResponseCode.SUCCESS)} | plain
+    if not call.is_public:
+        return call.answer(plain, headers=(NO_STORE,))
+    tag = hashlib.sha256(encoded(plain)).hexdigest()[:32]
+    headers = (("Cache-Control", NO_CACHE), VARIES, caching.header(tag))
+    if caching.is_known(call.request, tag):
+        return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS))
+    return call.answer(plain, headers=headers)

@@ -20,12 +20,11 @@ from perseid.registry.queries.memento import Around
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Refused, Resolved
 from perseid.registry.snapshot import SITE_PREFIX
-from perseid.server.http import entity_tags, json_answers
-from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.methods import READING
+from perseid.server.http import caching, responses
+from perseid.server.http.messages import READING, HeaderList, Response
+from perseid.server.http.resolver.problems import ABOUT, suggested
 from perseid.server.http.resolver.time_travel import versions_at
 from perseid.server.http.responses import NO_STORE, failure_of
-from perseid.server.http.suggested import ABOUT, suggested
 from perseid.server.http.targets import Name
 from perseid.server.native.decisions import Unkeepable
 from perseid.server.native.operations import STATUS, status_values
@@ -88,10 +87,10 @@ async def _answer(call: Call, name: Name) -> Response:
     except Refused as refused:
         return await _nothing(call, name, refused, seen)
     is_tagged = _is_get(call) and found.tag != ""
-    headers = (*_kept_for(call, found.values), *((entity_tags.header(found.tag),) if is_tagged else ()))
+    headers = (*_kept_for(call, found.values), *((caching.header(found.tag),) if is_tagged else ()))
     if found.has_past:
         headers = (*headers, *history.gate_headers(call, name))
-    if is_tagged and entity_tags.is_known(call.request, found.tag):
+    if is_tagged and caching.is_known(call.request, found.tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
 
     def write() -> Response:
@@ -140,7 +139,7 @@ async def _found(
 async def _suggesting(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
     """That there is no such name, with names that may have been meant; for those who ask for them."""
     failure = failure_of(refused, call.asking)
-    plain = json_answers.refusal(failure.code, failure.message, name.text)
+    plain = responses.refusal(failure.code, failure.message, name.text)
     found = await suggested(call.asking, name.text)
     plain |= found.to_json() if found else {}
     return call.answer(plain, failure.status, (NO_STORE, *headers), name=name.text)

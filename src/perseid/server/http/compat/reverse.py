@@ -25,14 +25,13 @@ from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.results import Refused
-from perseid.server.http import json_answers
+from perseid.server.http import responses
 from perseid.server.http.auth.authentication import identify
 from perseid.server.http.context import Asking
-from perseid.server.http.json_answers import PLAIN
 from perseid.server.http.messages import Response
-from perseid.server.http.responses import NO_STORE, NOT_FOUND
+from perseid.server.http.responses import NO_STORE, NOT_FOUND, PLAIN
 from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call
@@ -135,9 +134,9 @@ async def _answer(call: Call, path: bytes) -> Response:
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "say who you are: your administrators may find more")
     names = list(found)
     if len(names) <= MAX_AT_ONCE:
-        body = json_answers.encoded(names)
+        body = responses.encoded(names)
     else:
-        body = await call.asking.do(Kind.READ, lambda: json_answers.encoded(names))
+        body = await call.asking.do(Kind.READ, lambda: responses.encoded(names))
     more = () if after is None else (("Link", f'<{_next(call.parameters, after)}>; rel="next"'),)
     return Response(200, (PLAIN.content_type, NO_STORE, *more), body, code=int(ResponseCode.SUCCESS), who=call.named)
 

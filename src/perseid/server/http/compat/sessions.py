@@ -18,7 +18,7 @@ from typing import Final
 
 from perseid.names.errors import quoted
 from perseid.records.json_parsing import JsonObject, kind
-from perseid.server.http import ambient, bodies, json_answers, responses
+from perseid.server.http import bodies, clients, responses
 from perseid.server.http.auth import authentication, handle_scheme
 from perseid.server.http.auth.authentication import (
     Identified,
@@ -32,12 +32,11 @@ from perseid.server.http.auth.handle_scheme import NotUnderstood
 from perseid.server.http.auth.proofs import Shown, Unproved, by_certificate, by_secret
 from perseid.server.http.auth.session_table import Session
 from perseid.server.http.context import Asking
-from perseid.server.http.json_answers import Form
-from perseid.server.http.messages import HeaderList, Request, Response
-from perseid.server.http.methods import READING
+from perseid.server.http.messages import READING, HeaderList, Request, Response
+from perseid.server.http.responses import Form
 from perseid.server.http.targets import Malformed, Parameters
 from perseid.server.native.authentication import Guard, KeyGone, asker
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 PATH: Final = b"/api/sessions"
 LOCATION: Final = ("Location", "/api/sessions/this")
@@ -158,7 +157,7 @@ def _by_itself(asking: Asking) -> Unproved | None:
 
     A page of somebody else could have it prove a session of which that somebody knows the id.
     """
-    objection = ambient.objection(asking)
+    objection = clients.objection(asking)
     return None if objection is None else Unproved(objection)
 
 
@@ -244,7 +243,7 @@ def _answer(
 ) -> Response:
     who = "" if session is None or session.proved is None else str(asker(session.proved, session=False))
     form = Form(Parameters.parse(asking.request.query).flag("pretty"))
-    return json_answers.answer(plain, form, status, (*headers, responses.NO_STORE), who=who)
+    return responses.json_response(plain, form, status, (*headers, responses.NO_STORE), who=who)
 
 
 def _refused(asking: Asking, status: int, reason: str) -> Response:

@@ -16,17 +16,17 @@ from perseid.records.types import HS_SECKEY
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
 from perseid.registry.results import Refused
-from perseid.server.http import bodies, handle_proofs
+from perseid.server.http import bodies
 from perseid.server.http.auth import handle_scheme
+from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth.handle_scheme import Claim, NotUnderstood
-from perseid.server.http.context import Asking
-from perseid.server.http.json_answers import Form
-from perseid.server.http.judging import Verdict
+from perseid.server.http.context import Asking, Verdict
 from perseid.server.http.messages import Response
+from perseid.server.http.responses import Form
 from perseid.server.http.targets import Malformed, Name, Parameters
 from perseid.server.native.operations import Place as NativePlace
 from perseid.server.native.operations import secrets_for
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.requests import VerifyChallenge
 
@@ -74,7 +74,7 @@ async def _is_valid(asking: Asking, question: _Question) -> bool:
         return [Value(1, HS_SECKEY, secret) for secret in secrets_for(native, asked, refer=False)]
 
     keys = await asking.do(Kind.READ, look, secret_of=whose)
-    check = partial(handle_proofs.proving, question.claim, question.nonce, keys)
+    check = partial(handle_proofs.matching_signature_key, question.claim, question.nonce, keys)
     price = handle_proofs.price_of(question.claim)
     is_valid = await asking.do(Kind.VERIFY, check, secret_of=whose, price=price) is not None
     place.judge(Verdict(is_valid, whose, own=False), asking.request.client)

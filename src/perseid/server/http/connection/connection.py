@@ -17,14 +17,23 @@ from secrets import token_hex
 from typing import Final, cast
 
 from perseid.server.http.clients import Peer
-from perseid.server.http.incoming import Body, ChunkedBody, SizedBody
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
-from perseid.server.http.writing import CONTINUE, has_body, head_of
-from perseid.server.native_failures import internal_error
+from perseid.server.native.decisions import internal_error
 
 from .manager import BODY_GRACE, MIN_BODY_RATE, Keeping
-from .requests import CHUNKED, END, Arrived, HeadReader, Unreadable, meant_by, refuse_beginning
-from .responses import Service, failure, refusal, send, send_stream
+from .requests import (
+    CHUNKED,
+    END,
+    Arrived,
+    Body,
+    ChunkedBody,
+    HeadReader,
+    SizedBody,
+    Unreadable,
+    meant_by,
+    refuse_beginning,
+)
+from .responses import CONTINUE, Service, failure, has_body, head_of, refusal, send, send_stream
 
 TURN: Final = 32
 """Requests that are answered at once, of all that a client has sent together, before others have their turn."""

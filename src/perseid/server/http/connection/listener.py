@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from OpenSSL import SSL
 
 from perseid.registry.installation.setting_http import Listen
-from perseid.server.accepting import AcceptLoop
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import Pace
 from perseid.server.observe.logs import fields
+from perseid.server.processes.sockets import AcceptLoop
 
 from .manager import HEAD_TIME
 from .tls import FIRST_OCTET, Inner, Tls, Working

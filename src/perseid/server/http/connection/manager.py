@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
-from perseid.server.native_tables import Unfinished
+from perseid.server.native.authentication import Unfinished
 
 if TYPE_CHECKING:
     from .connection import Connection

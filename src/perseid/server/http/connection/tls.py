@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 
 from OpenSSL import SSL
 
-from perseid.server.native_failures import Busy
+from perseid.server.native.decisions import Busy
 
 from .tls_handshake import RECORD, SLICE, Failure, Flight, advance, shown
 

@@ -1,4 +1,8 @@
-"""The page at which new names are made (seed 000), for those who may make names in a namespace.
+"""The generator's page: what stands on it, for everybody, for who may use it, and after it was used.
+
+It works without script. What somebody has written into the form stays there when something was wrong with it.
+
+The page at which new names are made (seed 000), for those who may make names in a namespace.
 
 Everybody may look at the page: it says what a suffix is made of. Who has proved who they are gets a form, and what the
 form asks for is an operation of the registry like any other: rights, policies and leases are decided there.
@@ -10,15 +14,18 @@ over a connection that others can read.
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.requests import Answer
 from perseid.names.characters import fold
+from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.access.minting_rights import making
@@ -27,25 +34,176 @@ from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Context, Operation
 from perseid.registry.idempotency import Done, Fresh, Known, Pending
 from perseid.registry.identity import Anonymous
-from perseid.registry.queries.suffixes import Making, order
+from perseid.registry.policy.policy import Policy
+from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making, Part, described, explain, order
 from perseid.registry.results import Minted, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Facts
-from perseid.server.http import generator_page
 from perseid.server.http.auth.authentication import Identified, denial, identify
-from perseid.server.http.context import DOOR, Asking
-from perseid.server.http.generator_page import MAX_AT_ONCE, Filled, Offer
-from perseid.server.http.hints import Explaining
+from perseid.server.http.clients import is_foreign
+from perseid.server.http.context import DOOR, Asking, HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.origins import is_foreign
-from perseid.server.http.responses import FORBIDDEN, NOT_PRIVATE, failure_of
+from perseid.server.http.resolver.paths import path_to
+from perseid.server.http.resolver.problems import Explaining
+from perseid.server.http.resolver.redirect import Unsuitable, target_of
+from perseid.server.http.responses import FORBIDDEN, NO_STORE, NOT_PRIVATE, failure_of
 from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.http.urls import Unsuitable, target_of
-from perseid.server.native.decisions import Guarded, patiently
-from perseid.server.native_failures import NOT_PRIMARY, Busy
-from perseid.server.native_steps import Kind
+from perseid.server.native.decisions import NOT_PRIMARY, Busy, Guarded, patiently
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from .form_tokens import PURPOSE, FormTokens, NotOurs
+from .pages import Piece, page, visible
+
+MAX_AT_ONCE: Final = 100
+"""Names that the page makes at once: as many as somebody copies by hand."""
+
+MAX_FIELD: Final = 2_048
+"""Characters of one field: the longest name, and the longest address that every browser takes. More is refused, for
+what is cut means something else."""
+
+TITLE: Final = "Make new names"
+
+_NUMBER: Final = re.compile("[0-9]{1,6}")
+_FIELDS: Final = {"where": "prefix", "count": "number of names", "url": "address", "creator": "creator"}
+_UNREADABLE: Final = "\ufffd"  # what stands for octets that are no text
+_MAKINGS: Final = {making.value: making for making in Making}
+_DONE: Final = {
+    Making.MINT: "minted: the names lead to the address from now on",
+    Making.RESERVE: "reserved: the names are yours, and lead nowhere yet",
+    Making.GENERATE: "generated: nobody else is given these names, and no record is kept of whose they are",
+}
+_DETAILS: Final = {"milliseconds": "Milliseconds", "time": "Made for", "check": "Check character", "uuid": "UUID"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What somebody has written into the form."""
+
+    where: str = ""
+    making: Making | None = Making.MINT
+    count: str = "1"
+    url: str = ""
+    creator: str = ""
+    fault: str = ""
+    """Why it cannot be taken as it was sent; empty if it can."""
+
+    @classmethod
+    def of(cls, form: Parameters) -> Self:
+        """The fields of a form that was sent, as far as they can be shown again."""
+        texts = {name: (form_page.first(name) or "").strip() for name in _FIELDS}
+        faults = [_fault(name, text) for name, text in texts.items()]
+        making = _MAKINGS.get((form_page.first("making") or "").strip())
+        shown = {name: text[:MAX_FIELD] for name, text in texts.items()}
+        return cls(making=making, fault=next(filter(None, faults), ""), **shown)
+
+    @property
+    def number(self) -> int | None:
+        """How many names are wanted; None if that is no number."""
+        return int(self.count) if _NUMBER.fullmatch(self.count) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A namespace in which somebody may make names."""
+
+    prefix: str
+    scheme: str
+    """By which its suffixes are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form."""
+
+    who: str
+    offers: Sequence[Offer]
+    token: str = field(repr=False)
+    filled: Filled
+    problem: str
+    """What was wrong with the last one; empty if nothing was."""
+
+
+def _fault(name: str, text: str) -> str:
+    """Why a field cannot be taken as it was sent; empty if it can."""
+    if len(text) > MAX_FIELD:
+        return f"the {_FIELDS[name]} has {len(text):,} characters; {MAX_FIELD:,} are the most here"
+    return f"the {_FIELDS[name]} holds something that is no text in UTF-8" if _UNREADABLE in text else ""
+
+
+def introduction(settings: HttpSettings) -> Response:
+    """The page for whoever has not said who they are."""
+    return _page(settings, 200, sign_in=True)
+
+
+def closed_page(reason: str, settings: HttpSettings, status: int) -> Response:
+    """The page where nobody can say who they are."""
+    return _page(settings, status, problem=reason)
+
+
+def denied_page(reason: str, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
+    """The page for somebody who is asked who they are, or is not believed."""
+    return _page(settings, status, headers, problem=reason, sign_in=True)
+
+
+def form_page(shown: Form, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
+    """The page with the form."""
+    return _page(settings, status, headers, problem=shown.problem, who=shown.who, form=shown)
+
+
+def result_page(who: str, making: Making, names: Sequence[Handle], policy: Policy, settings: HttpSettings) -> Response:
+    """The page with the names that were made."""
+    shown = [_name(name, making, settings) for name in names]
+    parts, details = _explained(names[0], policy)
+    return _page(settings, 200, who=who, done=_DONE[making], names=shown, parts=parts, details=details)
+
+
+def _name(name: Handle, making: Making, settings: HttpSettings) -> Piece:
+    text = visible(str(name))
+    return Piece(text, path_to(str(name), settings)) if making is Making.MINT else Piece(text)
+
+
+def _explained(name: Handle, policy: Policy) -> tuple[tuple[Part, ...], list[tuple[str, str]]]:
+    """The characters of a PILIN suffix, and what else the scheme tells from a name."""
+    told = described(policy, name)
+    details = [(_DETAILS.get(key, key), visible(str(value))) for key, value in told.items() if value is not None]
+    if "milliseconds" not in told:
+        return (), details
+    try:
+        return explain(name.suffix[:-1] if "check" in told else name.suffix), details
+    except InvalidName:
+        return (), details
+
+
+def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown: object) -> Response:
+    everything: dict[str, object] = {
+        "problem": "",
+        "sign_in": False,
+        "who": "",
+        "form": None,
+        "done": "",
+        "names": (),
+        "parts": (),
+        "details": (),
+    }
+    shown = everything | shown
+    shown["problem"] = _sentence(visible(str(shown["problem"])))
+    shown["who"] = visible(str(shown["who"]))
+    return page(
+        "generator.html",
+        settings,
+        status,
+        (*headers, NO_STORE),
+        title=TITLE,
+        makings=tuple(Making),
+        most=MAX_AT_ONCE,
+        how_it_counts=HOW_IT_COUNTS,
+        **shown,
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if not text or text.endswith((".", "!", "?")) else ".")
+
 
 MAX_OFFERED: Final = 20
 """Namespaces that the form offers: as many as somebody reads. Others can be typed."""
@@ -69,14 +227,14 @@ async def answer(asking: Asking, form: Parameters | None) -> Response:
     """The page, or what came of its form."""
     settings, is_get = asking.place.settings, form is None
     if not asking.request.client.private:
-        return generator_page.closed(NOT_PRIVATE, settings, 200 if is_get else FORBIDDEN)
+        return closed_page(NOT_PRIVATE, settings, 200 if is_get else FORBIDDEN)
     identified = await identify(asking)
     is_anonymous = isinstance(identified.who, Anonymous)
     if identified.problem is not None or (is_anonymous and not is_get):
         denied = denial(asking, identified)
-        return generator_page.denied(denied.message, settings, denied.status, denied.headers)
+        return denied_page(denied.message, settings, denied.status, denied.headers)
     if is_anonymous:
-        return generator_page.introduction(settings)
+        return introduction(settings)
     opened = await asking.do(Kind.READ, lambda: _Opened.of(asking, identified))
     if form is None or _MAKING not in form:
         return opened.form(Filled())
@@ -110,8 +268,8 @@ class _Opened:
         """The form, with what was wrong with the last one."""
         place = self.asking.place
         token = self.tokens.make(self.who, place.time(), place.random)
-        shown = generator_page.Form(self.who, self.offers, token, filled, problem)
-        return generator_page.form(shown, place.settings, status, headers)
+        shown = Form(self.who, self.offers, token, filled, problem)
+        return form_page(shown, place.settings, status, headers)
 
     async def carried(self, form: Parameters) -> Response:
         """What came of a form that was sent."""
@@ -184,7 +342,7 @@ class _Opened:
         names = tuple([Handle.keepable(name) for name in _NAMES.decode(body)])
         with registry.facts() as facts:
             policy = facts.policy(names[0].prefix)
-        result = generator_page.result(self.who, wanted.making, names, policy, place.settings)
+        result = result_page(self.who, wanted.making, names, policy, place.settings)
         return replace(result, code=int(ResponseCode.SUCCESS), name=str(names[0]), who=self.who)
 
     def _order(self, wanted: "_Wanted") -> Generate:

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.records.json_parsing import JsonObject
-from perseid.server.http import json_answers
+from perseid.server.http import responses
 from perseid.server.http.caching import PAGE_AGE, STATIC_AGE
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.parameters import OWN, Action
 from perseid.server.http.resolver.addresses import TIME_MAP_FORMS
-from perseid.server.http.resolver.paths import PAGES, TAKEN, TIME_MAPS, resolvers_of, segments_of
-from perseid.server.http.settings import HttpSettings
+from perseid.server.http.resolver.paths import OWN, PAGES, TAKEN, TIME_MAPS, Action, resolvers_of, segments_of
 from perseid.server.http.v1 import docs_pages
 
 from .pages import STATIC, forms_of, page, site_of, static
@@ -74,7 +73,7 @@ def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
         case "robots.txt":
             return Response(200, (*_STATIC_AGE, ("Content-Type", "text/plain;charset=utf-8")), ROBOTS)
         case "resolver.json":
-            return json_answers.answer(declaration(settings), headers=_AGE)
+            return responses.json_response(declaration(settings), headers=_AGE)
         case "favicon.ico":
             return _file(path)
     name = path.removeprefix("static/")

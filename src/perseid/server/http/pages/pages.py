@@ -15,10 +15,10 @@ from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.resolver.paths import segments_of
-from perseid.server.http.settings import HttpSettings
-from perseid.server.http.urls import Unsuitable, target_of
+from perseid.server.http.resolver.redirect import Unsuitable, target_of
 
 HTML_TYPE: Final = "text/html;charset=utf-8"
 

@@ -18,11 +18,10 @@ from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
 from perseid.registry.queries.memento import JSON, Addresses
 from perseid.registry.queries.signposting import Form
-from perseid.server.http.parameters import FORMS, Action
-from perseid.server.http.settings import HttpSettings
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.targets import path_of
 
-from .paths import TIME_MAPS, address_of, encoded, path_to, resolvers_of
+from .paths import FORMS, TIME_MAPS, Action, address_of, encoded, path_to, resolvers_of
 
 API: Final = "/api/handles/"
 

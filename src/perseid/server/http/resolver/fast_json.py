@@ -14,7 +14,7 @@ from typing import Final
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
 from perseid.records.value import DEFAULT_PERMISSIONS, TtlType, Value
-from perseid.server.http.json_answers import encoded
+from perseid.server.http.responses import encoded
 
 KEPT_FORMS: Final = 1_024
 """Structured data whose form is kept: the administrators and groups of a busy server. An administrator has 300 octets

@@ -28,25 +28,23 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
 from perseid.records.value import TtlType
 from perseid.registry.commands.conditions import TAG_LENGTH
-from perseid.server.http import json_answers
-from perseid.server.http.caching import MAX_AGE
+from perseid.server.http import responses
+from perseid.server.http.caching import MAX_AGE, header
 from perseid.server.http.compat.reading import NO_CACHE, VARIES
 from perseid.server.http.connection.requests import Arrived
-from perseid.server.http.entity_tags import header
+from perseid.server.http.connection.responses import date_of, head_of
+from perseid.server.http.context import SEGMENT, HttpSettings
 from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import VARIES as VARIES_BY
 from perseid.server.http.negotiation import read_accept
-from perseid.server.http.redirecting import page_of
 from perseid.server.http.service import completed
-from perseid.server.http.settings import SEGMENT, HttpSettings
-from perseid.server.http.urls import MAX_URL
-from perseid.server.http.writing import date_of, head_of
 from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN, Settings
 from perseid.server.native.selection import NotUnderstood, read_lengths
 
 from .addresses import API, MAX_SIGNPOSTED, link_pieces
 from .fast_json import HEAD, record_json
 from .paths import segments_of
+from .redirect import MAX_URL, page_of
 
 KEPT_DATES: Final = 256
 """Dates that are kept as text: that of this second, and one for each TTL that is in use."""
@@ -257,7 +255,7 @@ def _plain_item(octets: bytes) -> tuple[int, int, Sequence[int]] | None:
     That is: a single published one in a namespace that does not tell letters apart, and not so large that others would
     have to wait while it is written out.
     """
-    if len(octets) > json_answers.MAX_AT_ONCE:
+    if len(octets) > responses.MAX_AT_ONCE:
         return None
     head = octets[0]
     at = 1
@@ -329,5 +327,5 @@ def _template(response: Response, path: bytes) -> bytes:
 
 
 def _record_template(age: tuple[str, str], links: HeaderList) -> bytes:
-    headers: HeaderList = (age, VARIES, header(_MARKS[1]), *links, json_answers.PLAIN.content_type)
+    headers: HeaderList = (age, VARIES, header(_MARKS[1]), *links, responses.PLAIN.content_type)
     return _template(Response(200, headers), b"/api/handles/1/x")

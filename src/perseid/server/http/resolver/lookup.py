@@ -47,8 +47,7 @@ from perseid.registry.queries.resolve import Query, authority_of, last_change, r
 from perseid.registry.results import Refused, Resolved
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Facts, of_type
 from perseid.server.http.context import DOOR, Place
-from perseid.server.native.decisions import Unkeepable, keepable
-from perseid.server.native_failures import WRONG_SERVER
+from perseid.server.native.decisions import WRONG_SERVER, Unkeepable, keepable
 from perseid.wire.codes import ResponseCode
 from perseid.wire.partition import server_for
 

@@ -1,30 +1,125 @@
-"""What is said of a name of which there is nothing to show, or nothing more (§9.7): a page, or JSON for programs.
+"""Did you mean …? What is said about a name that is not there, as far as there is a budget for it.
+
+What else may have been meant: advice for whoever asked for a name that is not here.
+
+Which prefixes are here is told to those who may list them, and to nobody else.
+
+What is said of a name of which there is nothing to show, or nothing more (§9.7): a page, or JSON for programs.
 
 The words of deployed resolvers stand where somebody may look for them: the titles, and the sentence with `The handle
 you requested` and `cannot be found`, by which a program knows that it has reached a resolver.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
-from perseid.names.uri import Reference, to_path
+from perseid.names.characters import fold
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, to_path
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject
+from perseid.registry.access import permissions
+from perseid.registry.access.permissions import shown
+from perseid.registry.commands.namespaces import homed_prefixes
+from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.queries.memento import Around, Memento
-from perseid.registry.queries.suggest import Standing, Suggestion, Suggestions
-from perseid.registry.results import Referred
-from perseid.server.http import json_answers
+from perseid.registry.queries.suggest import Standing, Suggestion, Suggestions, suggestions
+from perseid.registry.results import Referred, Refused
+from perseid.registry.snapshot import Facts
+from perseid.server.http import responses
+from perseid.server.http.context import SEGMENT, Asking, HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARIES, VARIES_IN_THE_PAST, Accepted
 from perseid.server.http.pages.pages import NOTHING, Piece, mail, page, visible
 from perseid.server.http.responses import status_of
-from perseid.server.http.settings import SEGMENT, HttpSettings
-from perseid.wire.codes import ResponseCode
+from perseid.server.limits.budgets import EXEMPT, source_of
+from perseid.server.native.decisions import WRONG_PREFIX, Busy
+from perseid.server.native.steps import Kind
+from perseid.wire.codes import OpCode, ResponseCode
 
 from .lookup import CHAIN_TOO_LONG, MAX_ALIASES, Lost, Space
-from .paths import path_to
+from .paths import path_to, resolvers_of
 from .time_travel import AT, memento_json
+
+ABOUT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HANDLE, ResponseCode.SERVER_NOT_RESP))
+"""What may be a matter of spelling."""
+
+
+async def suggested(asking: Asking, text: str) -> Suggestions | None:
+    """What may have been meant by a text that is no name here; None if nobody looks for that at the moment.
+
+    Whoever is on this machine, and asks for themselves, has no share of their own that could be used up.
+    """
+    place, client = asking.place, asking.request.client
+    if not place.suggesting.take(EXEMPT if client.local else source_of(client.host), place.time()):
+        return None
+    resolvers = (*KNOWN_RESOLVERS, *resolvers_of(place.settings))
+    try:
+        return await asking.do(Kind.READ, lambda: suggestions(place.registry, text, resolvers))
+    except Busy:
+        return None  # that the name is not there can be said without it
+
+
+MAX_NAMED: Final = 5
+"""Prefixes that an answer names: enough to see that one has come to the right place, or not."""
+
+_SCHEME: Final = re.compile("(?:hdl|doi|info:hdl/|info:doi/|urn:hdl|urn:doi):?", re.IGNORECASE | re.ASCII)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Explaining(Generic[T]):
+    """An operation whose refusal of a name that is not here says more."""
+
+    operation: Operation[T]
+    name: str
+    """As it was asked for."""
+
+    def decide(self, context: Context) -> Plan[T]:
+        """As the operation decides."""
+        try:
+            return self.operation.decide(context)
+        except Referred:
+            raise
+        except Refused as refused:
+            if refused.code != ResponseCode.SERVER_NOT_RESP or fold(refused.reason) != fold(WRONG_PREFIX):
+                raise
+            raise Refused(refused.code, WRONG_PREFIX, advice(self.name, context)) from refused
+
+
+def advice(name: str, context: Context) -> str:
+    """What to do about a name whose prefix is not here."""
+    bare = _without_scheme(name)
+    if bare is not None and context.facts.is_responsible(bare):
+        return f"names are written without a scheme before them here: {shown(bare)}"
+    asks = "ask the service of the prefix, if the prefix is right as it is written"
+    if not context.may(permissions.serve(OpCode.LIST_HOMED_NAS)):
+        return asks
+    found = list(islice(_prefixes(context.facts), MAX_NAMED + 1))
+    if not found:
+        return asks
+    named = ", ".join(shown(prefix) for prefix in found[:MAX_NAMED])
+    more = " and others" if len(found) > MAX_NAMED else ""
+    return f"{asks}; served here: {named}{more}"
+
+
+def _prefixes(facts: Facts) -> Iterator[str]:
+    """Prefixes whose names are here, in their order: those of the table that people make names under."""
+    for name in homed_prefixes(facts.reading):
+        prefix = name.removeprefix(f"{PREFIX_OF_PREFIXES}/")
+        if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES:
+            yield prefix
+
+
+def _without_scheme(name: str) -> Handle | None:
+    """The handle behind `hdl:` and the like; None if there is no such thing before it."""
+    found = _SCHEME.match(name)
+    return None if found is None else Handle.for_lookup(name[found.end() :].lstrip("/"))
+
 
 REQUESTED: Final = "The handle you requested,"
 NOT_FOUND: Final = ", cannot be found."
@@ -79,8 +174,8 @@ def answer(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Resp
     headers = (*problem.headers, ("Vary", VARIES_IN_THE_PAST if problem.past else VARIES))
     if accepted.prefers_json_errors:
         message = " ".join(problem.sentences) or problem.title
-        plain = json_answers.refusal(problem.code, message, problem.name or None) | (problem.more or {})
-        return json_answers.answer(plain, status=problem.status, headers=headers, name=problem.name)
+        plain = responses.refusal(problem.code, message, problem.name or None) | (problem.more or {})
+        return responses.json_response(plain, status=problem.status, headers=headers, name=problem.name)
     made = page(
         "problem.html",
         settings,

@@ -18,9 +18,9 @@ from perseid.records.locations import Candidates
 from perseid.registry.queries.memento import Around
 from perseid.registry.results import Refused
 from perseid.server.http.caching import age_headers, least_ttl
+from perseid.server.http.clients import address_asked
 from perseid.server.http.compat import api
-from perseid.server.http.context import Asking
-from perseid.server.http.location_pages import as_xml, explained
+from perseid.server.http.context import Asking, HttpSettings
 from perseid.server.http.long_responses import tagged
 from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import (
@@ -34,25 +34,37 @@ from perseid.server.http.negotiation import (
     read_languages,
     wishes,
 )
-from perseid.server.http.origins import address_asked
 from perseid.server.http.pages import generator, own_pages
 from perseid.server.http.pages.pages import POLICY, linked, page, visible
-from perseid.server.http.pages.record_page import Links, Shown, Then, record_page, tombstone_page
-from perseid.server.http.parameters import FORMS, MAX_FORM, Action, action_of, indexes_of, read_query, rest_of
-from perseid.server.http.redirecting import Known, Wanted, alias_redirect, lead, redirect, vary
+from perseid.server.http.pages.record_page import Links, Shown, Then, as_xml, explained, record_page, tombstone_page
 from perseid.server.http.responses import failure_of
-from perseid.server.http.settings import HttpSettings
-from perseid.server.http.suggested import ABOUT, suggested
 from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.http.urls import Unsuitable
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import problems, signposting, time_map, time_travel
 from .addresses import API, addresses_of
 from .lookup import Found, Lost, Reading, Selection
-from .paths import GENERATOR, TIME_MAPS, Named, Own, address_of, locate, path_to, percent_encoded_query, typed
-from .problems import Problem
+from .paths import (
+    FORMS,
+    GENERATOR,
+    MAX_FORM,
+    TIME_MAPS,
+    Action,
+    Named,
+    Own,
+    action_of,
+    address_of,
+    indexes_of,
+    locate,
+    path_to,
+    percent_encoded_query,
+    read_query,
+    rest_of,
+    typed,
+)
+from .problems import ABOUT, Problem, suggested
+from .redirect import Known, Unsuitable, Wanted, alias_redirect, lead, redirect, vary
 from .time_travel import AT, Moment
 
 _FORM: Final = "application/x-www-form-urlencoded"

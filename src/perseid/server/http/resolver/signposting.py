@@ -18,8 +18,8 @@ from perseid.registry.queries.links import MAX_HEADER_OCTETS, Link, header_value
 from perseid.registry.queries.memento import Memento
 from perseid.registry.queries.signposting import ABOUT_PAGE, BIBLIOGRAPHY, BIBTEX, FORMS, Described, as_json_ld, links
 from perseid.registry.results import Resolved
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.settings import HttpSettings
 
 from .addresses import about, addresses_of, forms_of, links_of_redirection, resolver_of
 from .lookup import Found, Reading

@@ -16,19 +16,17 @@ from perseid.registry.identity import Anonymous
 from perseid.registry.queries.links import Link, header_values
 from perseid.registry.queries.memento import JSON, time_map
 from perseid.registry.results import Refused
-from perseid.server.http.context import Asking
+from perseid.server.http.context import Asking, HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import Accepted
-from perseid.server.http.parameters import read_query
-from perseid.server.http.settings import HttpSettings
 from perseid.server.http.targets import Malformed
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from . import problems
 from .addresses import MAX_LINK_OCTETS, TIME_MAP_FORMS, addresses_of
 from .lookup import Lost, Reading
-from .paths import Named
+from .paths import Named, read_query
 from .problems import NO_CACHE, Problem
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")

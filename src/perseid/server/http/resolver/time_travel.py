@@ -39,8 +39,7 @@ from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Facts, of_type
-from perseid.server.http.messages import HeaderList, Request
-from perseid.server.http.methods import READING
+from perseid.server.http.messages import READING, HeaderList, Request
 from perseid.wire.codes import ResponseCode
 
 from .addresses import MAX_LINK_OCTETS

@@ -24,16 +24,15 @@ from perseid.server.http.auth.authentication import (
 )
 from perseid.server.http.context import Asking
 from perseid.server.http.long_responses import tagged
-from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.methods import OPTIONS, READING, allow
+from perseid.server.http.messages import OPTIONS, READING, HeaderList, Response, allow
 from perseid.server.http.resolver.paths import address_of
 from perseid.server.http.responses import NO_STORE, UNAUTHORISED
 from perseid.server.http.targets import Parameters
 from perseid.server.limits.budgets import source_of
 from perseid.server.native.authentication import KeyGone
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
-from . import meant, problems
+from . import problems
 from .calls import LONG_BODY, ApiCall, calling, octets_of
 from .problems import Answered, Wrong
 from .routing import BASE, Found, Reply, Route, Table
@@ -220,7 +219,7 @@ async def _refused(asking: Asking, identified: Identified, error: Exception, nam
         headers = (*answered.headers, *_challenges(challenge_headers(asking, identified)))
         answered = replace(answered, headers=headers)
     if suggests and name and not isinstance(error, Astray):
-        answered = await meant.told(asking, answered, name)
+        answered = await problems.told(asking, answered, name)
     who = calling(asking, identified).named
     return problems.response(answered, name=name, who=who)
 

@@ -26,16 +26,14 @@ from perseid.registry.registry import Registry
 from perseid.server.http.auth.authentication import Identified
 from perseid.server.http.caching import tag_of
 from perseid.server.http.compat.call import Call
-from perseid.server.http.context import DOOR, Asking
-from perseid.server.http.json_answers import PLAIN
+from perseid.server.http.context import DOOR, Asking, HttpSettings
 from perseid.server.http.messages import HeaderList, Request
 from perseid.server.http.resolver.paths import resolvers_of
-from perseid.server.http.responses import RETRY_SECONDS
-from perseid.server.http.settings import HttpSettings
+from perseid.server.http.responses import PLAIN, RETRY_SECONDS
 from perseid.server.http.targets import Parameters
 from perseid.server.native.decisions import Read
 from perseid.server.native.operations import check_share
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 from .problems import Wrong
 from .routing import Reply, Route

@@ -13,8 +13,8 @@ from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Operation, Plan
 from perseid.registry.queries.history import keeping_past
 from perseid.registry.results import Changed
-from perseid.server.http import entity_tags
-from perseid.server.native_steps import Kind
+from perseid.server.http import caching
+from perseid.server.native.steps import Kind
 
 from .calls import REPLAYED, ApiCall
 from .routing import BASE, Reply
@@ -79,7 +79,7 @@ class Known(Generic[T]):
 
 def under(call: ApiCall, operation: Operation[T], handle: Handle) -> Operation[T]:
     """An operation on a record, under the condition that `If-Match` or `If-None-Match` makes; raises `Malformed`."""
-    condition = entity_tags.condition(call.request)
+    condition = caching.condition(call.request)
     return operation if condition is None else Conditional(operation, handle, condition)
 
 

@@ -18,7 +18,7 @@ from perseid.registry.jobs.undo import InTheWay, Look
 from perseid.registry.results import Refused
 from perseid.server.http.context import DOOR
 from perseid.server.http.resolver.paths import address_of
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 from .authorized_registry import Acting

@@ -22,7 +22,7 @@ import msgspec
 from perseid.ledger.errors import LedgerError
 from perseid.registry.results import Refused
 from perseid.server.limits.budgets import Source
-from perseid.server.native_failures import Busy
+from perseid.server.native.decisions import Busy
 
 from .job_runs import TooMany
 from .structures import Told

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from perseid.ledger.errors import Contention, OperationEnded, TooBusy
 from perseid.registry.identity import Identity, counted_as
 from perseid.registry.jobs.jobs import Progress, acts_for
-from perseid.server.native_failures import Busy
-from perseid.server.native_steps import Kind
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Kind
 
 if TYPE_CHECKING:
     from .problems import Problem

@@ -1,4 +1,8 @@
-"""The description of our own API, in OpenAPI 3.1, made of its routes and of the types that they name.
+"""The headers of requests that count, and those that answers have, as the description says it.
+
+A test compares them with what is really sent. Headers that any server has, whatever it serves, are not described.
+
+The description of our own API, in OpenAPI 3.1, made of its routes and of the types that they name.
 
 What is served and what is described are the same functions and structures, so they cannot differ: parameters and
 bodies are taken as the types say (`taking`), and every path is looked up in the same table.
@@ -13,13 +17,116 @@ from typing import Any, Final
 import msgspec
 
 from perseid.registry.access.scopes import WORDS
-from perseid.server.http.settings import HttpSettings
+from perseid.server.http.context import HttpSettings
 
-from . import headers
+from .calls import KEY_HEADER, REPLAYED
+from .job_events import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE, Problem, sorts_by_status
 from .routing import BASE, ITSELF, NO_TOKEN, Route, Table, is_parameter
-from .structures import DoneBefore
+from .state import WINDOW
+from .structures import DoneBefore, Paging
 from .validation import may_be_left_out
+
+_HEADERS: Final = "#/components/headers/{name}"
+
+
+def _text(description: str, *examples: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    return {"description": description, "schema": {**schema, "examples": list(examples)} if examples else schema}
+
+
+ANSWERS: Final[Mapping[str, dict[str, Any]]] = {
+    "RateLimit-Policy": _text(
+        f"How many requests you may make in {WINDOW} seconds. It and `RateLimit` are absent where there is no limit, "
+        "and where a request could not be read at all.",
+        '"requests";q=600;w=60',
+    ),
+    "RateLimit": _text(
+        "How many are left (`r`), and in how many seconds there are more (`t`).", '"requests";r=597;t=1'
+    ),
+    "Cache-Control": _text("Who may keep the answer, and for how long.", "no-cache", "no-store"),
+    "Vary": _text("The headers of the request on which the answer depends.", "Authorization"),
+    "ETag": _text("What names this answer, for `If-None-Match`; of a record its state, for `If-Match` too.", '"e17"'),
+    "Location": _text(
+        "Where that is to be had which was made; absent where it is several things.", "/api/v1/handles/12345%2Fx"
+    ),
+    "Link": _text('The address of the next page, with `rel="next"`; absent on the last one.'),
+    REPLAYED[0]: _text("`true` where the answer is the one that was given before, and nothing was done now.", "true"),
+    "Retry-After": _text("After how many seconds it is worth asking again.", "1"),
+    "WWW-Authenticate": _text(
+        "With 401, the ways to say who you are. With any status, in a session in which the server was asked to prove "
+        "itself: its signature.",
+        'Bearer realm="handle"',
+    ),
+}
+"""What the headers of answers say, by their names."""
+
+_ALWAYS: Final = ("RateLimit-Policy", "RateLimit", "Cache-Control", "WWW-Authenticate")
+_MAKING: Final = (201, 202)
+
+_BY_STATUS: Final[Mapping[int, tuple[str, ...]]] = {
+    409: ("Retry-After",),  # of a request with the same key that goes on at the moment
+    429: ("Retry-After",),
+    503: ("Retry-After",),
+}
+
+
+def is_endless(route: Route) -> bool:
+    """Whether the answer has no end of its own, and so no tag."""
+    return EVENTS in route.media_types
+
+
+def of_answer(route: Route) -> dict[str, Any]:
+    """The headers of an answer where all went well."""
+    names = list(_ALWAYS)
+    if route.method == "GET":
+        names += ["Vary"] if is_endless(route) else ["Vary", "ETag"]
+    if route.status in _MAKING:
+        names.append("Location")
+    if issubclass(route.query, Paging):
+        names.append("Link")
+    if route.creates:
+        names.append(REPLAYED[0])
+    return _references(names)
+
+
+def of_same(route: Route) -> dict[str, Any]:
+    """The headers of the answer that what somebody has is still good."""
+    return _references([*_ALWAYS, "Vary", "ETag", *(("Link",) if issubclass(route.query, Paging) else ())])
+
+
+def of_problem(status: int) -> dict[str, Any]:
+    """The headers of an answer that something was not done."""
+    return _references([*_ALWAYS, *_BY_STATUS.get(status, ())])
+
+
+def _references(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"$ref": _HEADERS.format(name=name)} for name in names}
+
+
+def parameters(route: Route) -> Iterable[dict[str, Any]]:
+    """The headers of a request that count for a route, besides those by which somebody says who they are."""
+    if route.creates:
+        name = "-".join(word.capitalize() for word in KEY_HEADER.split("-"))
+        about = (
+            "A key that you make up, such as a UUID: who repeats the request with it, within 24 hours, gets the same "
+            "answer, and nothing is done twice."
+        )
+        yield _parameter(name, about, minLength=1, maxLength=255)
+    if route.conditional:
+        about = "The `ETag` of the record as you read it: if it has changed since, nothing is done (412). `*` is any."
+        yield _parameter("If-Match", about)
+        about = "The `ETag` of a state in which nothing shall be done (412). `*` is any."
+        yield _parameter("If-None-Match", about)
+    if route.method == "GET" and not is_endless(route):
+        about = "The `ETag` of an answer that you have: if it is still good, the answer is 304 and empty."
+        yield _parameter("If-None-Match", about)
+
+
+def _parameter(name: str, about: str, **limits: int) -> dict[str, Any]:
+    schema = {"type": "string", **limits}
+    return {"name": name, "in": "header", "required": False, "description": about, "schema": schema}
+
 
 VERSION: Final = "3.1.0"
 """Of OpenAPI."""
@@ -110,7 +217,7 @@ def _document(table: Table) -> Mapping[str, Any]:
             "schemas": schemas,
             "securitySchemes": _SCHEMES,
             "responses": {name_of(status): _problem(status) for status in _statuses(table)},
-            "headers": dict(headers.ANSWERS),
+            "headers": dict(ANSWERS),
         },
     }
 
@@ -151,7 +258,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "description": description(route),
         "tags": [route.tag],
-        "parameters": [*_path_parameters(route), *query_parameters(route), *headers.parameters(route)],
+        "parameters": [*_path_parameters(route), *query_parameters(route), *parameters(route)],
         "responses": _responses(route),
         "security": _security(route),
     }
@@ -235,12 +342,12 @@ def _responses(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for media_type in route.media_types if schema is None or route.media_types != (_JSON,) else (_JSON,):
         content[media_type] = {"schema": schema} if schema is not None and media_type == _JSON else {}
-    well: dict[str, Any] = {"description": route.summary, "headers": headers.of_answer(route)}
+    well: dict[str, Any] = {"description": route.summary, "headers": of_answer(route)}
     if schema is not None or route.media_types != (_JSON,):
         well["content"] = content
     found: dict[str, Any] = {str(route.status): well}
-    if route.method == "GET" and not headers.is_endless(route):
-        found["304"] = {"description": "What you have is still good.", "headers": headers.of_same(route)}
+    if route.method == "GET" and not is_endless(route):
+        found["304"] = {"description": "What you have is still good.", "headers": of_same(route)}
     body = (413, 415) if route.body is not None else ()
     keyed = (409, 422) if route.creates else ()
     for status in sorted({*EVERYWHERE, *route.problems, *body, *keyed}):
@@ -253,7 +360,7 @@ def _problem(status: int) -> dict[str, Any]:
     said = "\n".join(f"- `{sort.slug}`: {sort.title}. {sort.about}" for sort in sorts)
     return {
         "description": said or HTTPStatus(status).phrase,
-        "headers": headers.of_problem(status),
+        "headers": of_problem(status),
         "content": {MEDIA_TYPE: {"schema": schema_of(Problem)}},
     }
 

@@ -1,4 +1,10 @@
-"""How many requests somebody may make in a minute, and what answers say about it.
+"""Where the next page of a list begins: sealed, so that it tells nothing and nobody can make one up.
+
+A page may end at something that its reader may not see. So a cursor is encrypted, with a key that follows from the
+ledger: it is good on every node and after every start, and nothing is kept for it. It is bound to the list that it
+belongs to, and to who reads it.
+
+How many requests somebody may make in a minute, and what answers say about it.
 
 What work costs is limited by the budgets of the pools. This limit is one that a client can see and keep to: every
 answer says how much is left (RateLimit header fields for HTTP, a draft of the IETF):
@@ -8,14 +14,70 @@ answer says how much is left (RateLimit header fields for HTTP, a draft of the I
 
 Whoever has proved who they are is counted wherever they come from, and everybody else by their network. A token counts
 for whoever made it (`registry.identity.counted_as`), so that many tokens give no more than one.
+
+What our own API keeps between requests, in one process. It outlives a change of settings.
 """
 
+import base64
+import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from perseid.registry.access.tokens import Tokens
+from perseid.registry.idempotency import IdempotencyKeys
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
+
+from .job_events import Listeners
+from .job_runs import Runs
+
+PURPOSE: Final = b"API cursors"
+"""Of the ledger's secret."""
+
+MAX_CURSOR: Final = 8_000
+"""Characters of the longest cursor that is looked at: more does not fit into the head of a request."""
+
+T = TypeVar("T")
+
+
+class InvalidCursor(ValueError):
+    """A cursor that no page of this list has ended with."""
+
+
+class Cursors:
+    """Seals and opens cursors."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._cipher = AESSIV(secret)
+
+    def seal(self, place: object, belongs_to: bytes) -> str:
+        """The cursor for a place: a plain object."""
+        return _written(self._cipher.encrypt(msgspec.msgpack.encode(place), [belongs_to]))
+
+    def open(self, cursor: str, belongs_to: bytes, type_: type[T]) -> T:
+        """The place that a cursor stands for; raises `InvalidCursor`."""
+        try:
+            if len(cursor) > MAX_CURSOR:
+                raise InvalidCursor
+            octets = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
+            if _written(octets) != cursor:
+                raise InvalidCursor  # bits that mean nothing are set: nobody but a forger writes it so
+            return msgspec.msgpack.decode(self._cipher.decrypt(octets, [belongs_to]), type=type_)
+        except (ValueError, InvalidTag, msgspec.MsgspecError):
+            message = "the cursor is not one that this list has given you; begin at the first page, without a cursor"
+            raise InvalidCursor(message) from None
+
+
+def _written(octets: bytes) -> str:
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
+
 
 WINDOW: Final = 60
 """Seconds that a limit is about."""
@@ -73,3 +135,55 @@ class Limiter:
         remaining = max(0, int((WINDOW - (due - now)) / cost + 1e-9))
         reset = due - now if remaining else due + cost - now - WINDOW
         return Allowance(allowed, limit, remaining, max(1, ceil(reset)))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What belongs to one registry."""
+
+    registry: Registry
+    tokens: Tokens
+    keys: IdempotencyKeys
+    cursors: Cursors | None = None
+
+
+@dataclass(slots=True)
+class ApiState:
+    """What is kept; for any number of threads."""
+
+    limiter: Limiter = field(default_factory=Limiter)
+    """For the event loop alone."""
+    runs: Runs = field(default_factory=Runs)
+    """The changes of many records that are carried out; likewise."""
+    listeners: Listeners = field(default_factory=Listeners)
+    """Who is told how far they have come; likewise."""
+    rules: Rules | None = None
+    """What the settings say now, for what goes on when they are read again; None if they never were."""
+    _kept: _Kept | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def tokens(self, registry: Registry) -> Tokens:
+        """What recognises bearer tokens."""
+        return self._of(registry).tokens
+
+    def keys(self, registry: Registry) -> IdempotencyKeys:
+        """The keys of requests that are carried out once."""
+        return self._of(registry).keys
+
+    def cursors(self, registry: Registry) -> Cursors:
+        """What seals the places where pages begin. It may wait for the ledger, which is read the first time."""
+        kept = self._of(registry)
+        if kept.cursors is None:
+            with registry.facts() as facts:
+                kept.cursors = Cursors(facts.reading.secret(PURPOSE))
+        return kept.cursors
+
+    def stop(self) -> None:
+        """Have everything end that goes on by itself: the server is about to stop."""
+        self.runs.stopping = self.listeners.stopping = True
+
+    def _of(self, registry: Registry) -> _Kept:
+        with self._lock:
+            if self._kept is None or self._kept.registry is not registry:
+                self._kept = _Kept(registry, Tokens(registry), IdempotencyKeys(registry))
+            return self._kept

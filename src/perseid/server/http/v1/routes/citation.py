@@ -14,7 +14,7 @@ from perseid.server.http.v1.problems import Wrong
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.structures import HANDLE_STEP, About, Given, Seq, Told
 from perseid.server.http.v1.validation import Unfitting
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 from perseid.wire.codes import ResponseCode
 
 CHAPTER: Final = Routes("Citing", "An identifier as others write it down, and as telephones read it.")

@@ -9,14 +9,14 @@ from perseid.registry.commands.records import AddGiven, CreateGiven, Delete, Rem
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Operation
 from perseid.server.http.context import DOOR
-from perseid.server.http.v1.advising import said_here
 from perseid.server.http.v1.calls import ApiCall
 from perseid.server.http.v1.changes import Known
+from perseid.server.http.v1.problems import said_here
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.structures import About, Given, Told
 from perseid.server.http.v1.values import Index, Values, given_values, party
 from perseid.server.native.decisions import Guarded
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 CHAPTER: Final = Routes("Explaining", "Whether something would be allowed, and why or why not; nothing is done.")
 

@@ -49,7 +49,7 @@ from perseid.server.http.v1.problems import Wrong
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.structures import Paging
 from perseid.server.limits.budgets import source_of
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 CHAPTER: Final = Routes(
     "Operations", "Changes of many names that are one: seen beforehand, watched, gone on with, and undone."

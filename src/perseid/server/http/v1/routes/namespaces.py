@@ -30,7 +30,7 @@ from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.structures import HANDLE_STEP, About, DoneBefore, Given, NextCursor, Note, Paging, Seq, Told
 from perseid.server.http.v1.validation import Unfitting
 from perseid.server.http.v1.values import party
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 CHAPTER: Final = Routes("Namespaces", "A namespace is a prefix with its rules, which hold at every door.")
 

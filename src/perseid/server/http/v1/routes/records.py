@@ -13,7 +13,7 @@ from perseid.registry.policy.aliases import followed
 from perseid.registry.queries.history import as_of, moment
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Changed, Refused, Resolved
-from perseid.server.http import entity_tags
+from perseid.server.http import caching
 from perseid.server.http.v1.calls import ApiCall
 from perseid.server.http.v1.changes import (
     CREATED,
@@ -179,9 +179,9 @@ async def get(call: ApiCall) -> Reply:
             return Reply(_record(found, entry, aliases), name=str(handle))
         # With a tag of the record's state, under which it can be changed; all others have one of their octets.
         tag = entry_tag(found.seq) if asked.private else version_tag(found.seq)
-        if entity_tags.is_known(call.request, tag):
-            return Reply(None, _NOT_MODIFIED, (entity_tags.header(tag),), name=str(handle))
-        return Reply(_record(found, None, ()), headers=(entity_tags.header(tag),), name=str(handle))
+        if caching.is_known(call.request, tag):
+            return Reply(None, _NOT_MODIFIED, (caching.header(tag),), name=str(handle))
+        return Reply(_record(found, None, ()), headers=(caching.header(tag),), name=str(handle))
 
     return await call.tell(read, tell, handle)
 

@@ -17,7 +17,7 @@ from perseid.server.http.v1.changes import CREATED, Why
 from perseid.server.http.v1.routing import BASE, ITSELF, NO_TOKEN, Reply, Routes
 from perseid.server.http.v1.structures import About, DoneBefore, Given, NextCursor, Note, Paging, Seq, Told
 from perseid.server.http.v1.validation import Unfitting
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 CHAPTER: Final = Routes("Tokens", "What programs show to act for somebody, within limits: made, listed and revoked.")
 

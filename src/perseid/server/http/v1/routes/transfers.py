@@ -20,7 +20,7 @@ from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.structures import About, Given, NextCursor, Note, Paging, Told
 from perseid.server.http.v1.validation import Unfitting
 from perseid.server.http.v1.values import party
-from perseid.server.native_steps import Kind
+from perseid.server.native.steps import Kind
 
 CHAPTER: Final = Routes("Transfers", "Everything under a prefix, or all names that begin alike, for another owner.")
 
