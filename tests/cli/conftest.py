@@ -2,10 +2,10 @@
 
 import pytest
 
-from perseid.cli import _site_checks
+from perseid.cli import check_server
 from perseid.server.processes.sockets import Looked
 
 
 @pytest.fixture(autouse=True)
 def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_site_checks, "look", lambda *_: Looked())
+    monkeypatch.setattr(check_server, "look", lambda *_: Looked())

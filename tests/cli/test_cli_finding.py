@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.cli import finding
+from perseid.cli import find
 from tests.cli.installation import Site, refused, site
 
 
@@ -52,9 +52,9 @@ def test_a_search_can_be_ended_and_gone_on_with(here: Site) -> None:
 
 
 def test_looking_through_everything_ends_when_the_time_is_over(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "MAX_PAGE", 1)
+    monkeypatch.setattr(find, "MAX_PAGE", 1)
     ticks = iter(range(0, 1_000, 7))
-    monkeypatch.setattr(finding, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(find, "monotonic", lambda: float(next(ticks)))
     done = here("find --url *example* --seconds 10")
     assert (done.code, done.out) == (1, "12345/0\n12345/1\n")
     assert "perseid: after 10 s not everything was looked through\nGo on with --after " in done.err

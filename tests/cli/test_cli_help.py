@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._lazy import Summary
+from perseid.cli._loading import Summary
 from tests.cli.installation import Site, call, examples, site
 
 

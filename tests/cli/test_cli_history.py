@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.cli.verifying import ACTIONS, STATES, iso_time, short_time
+from perseid.cli.verify import ACTIONS, STATES, iso_time, short_time
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.views.answers import Answers
 from tests.cli.installation import Site, call, refused, site
@@ -329,8 +329,8 @@ def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path
 OFFLINE = """
 import sys
 import typer
-from perseid.cli._lazy import command
-from perseid.cli.verifying import verify
+from perseid.cli._loading import command
+from perseid.cli.verify import verify
 app = typer.Typer()
 command(app, "verify")(verify)
 app(sys.argv[1:], standalone_mode=False)

@@ -110,7 +110,7 @@ def test_a_backup_through_a_pipe(here: Site, tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_shown_on_a_terminal(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perseid.cli.keeping.sys", _Terminal())
+    monkeypatch.setattr("perseid.cli.backup.sys", _Terminal())
     refused(here("backup -"), "not shown on a terminal", code=1)
 
 

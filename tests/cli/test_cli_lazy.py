@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from perseid.cli import app
-from perseid.cli._lazy import TABLE, Summary
+from perseid.cli._loading import TABLE, Summary
 from tests.cli.installation import call
 from tests.cli.program import ENVIRON, run
 
@@ -62,7 +62,7 @@ def test_what_needs_no_installation_does_not_load_one(words: str) -> None:
 
 def test_what_becomes_a_server_loads_no_ledger() -> None:
     loaded = loaded_by("serve --help")
-    assert "perseid.cli.serving" in loaded
+    assert "perseid.cli.serve" in loaded
     assert {"sqlalchemy", "lmdb", "perseid.ledger"}.isdisjoint(loaded)
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from perseid.cli import _site_checks
+from perseid.cli import check_server
 from perseid.records.key_files import read_key_file
 from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
@@ -311,7 +311,7 @@ def test_what_is_found_about_ports(
     expected: list[tuple[str, str, str]],
 ) -> None:
     looked = {Transport.TCP: tcp, Transport.UDP: udp}
-    monkeypatch.setattr(_site_checks, "look", lambda _host, _port, transport: looked[transport])
+    monkeypatch.setattr(check_server, "look", lambda _host, _port, transport: looked[transport])
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
@@ -319,13 +319,13 @@ def test_what_is_found_about_ports(
 
 def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = {8641: Looked(), 28000: replace(IN_USE, holders=(OTHER,))}
-    monkeypatch.setattr(_site_checks, "look", lambda _host, port, _transport: looked[port])
+    monkeypatch.setattr(check_server, "look", lambda _host, port, _transport: looked[port])
     any_, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
     assert any_["message"] == "any port that is free will be used (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
     assert http["advice"] == "stop it, or set http.port to another one"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
-    monkeypatch.setattr(_site_checks, "look", lambda *_: Looked("Permission denied"))
+    monkeypatch.setattr(check_server, "look", lambda *_: Looked("Permission denied"))
     low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
     assert low["message"] == "[::1]:264 (native, TCP, UDP) cannot be served at: Permission denied"
     assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 needs a right" in low["advice"]

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._lazy import TABLE, Summary
+from perseid.cli._loading import TABLE, Summary
 from tests.cli.program import finish, run
 
 

@@ -32,7 +32,7 @@ from ._place import ActingAs, Directory, Name, Place, asked_for, directory_of, o
 from ._progress import progress
 from ._values import printable, shown_data
 from .keys import finish_rotation, keys_of
-from .verifying import iso_time, short_time
+from .verify import iso_time, short_time
 
 MAX_SHOWN: Final = 20
 """How many erased values `verify --all` names for people; with --json all that the ledger names."""

@@ -41,11 +41,11 @@ from perseid.registry.installation.site import fingerprint, identify
 from perseid.registry.installation.site_setup import rotate as rotate_server
 
 from ._help import Group
-from ._lazy import command
+from ._loading import command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, opened
 from ._values import printable
-from .verifying import iso_time, short_time
+from .verify import iso_time, short_time
 
 _SEED_OCTETS = 32
 

@@ -25,10 +25,10 @@ from perseid.registry.commands.records import Given, placed
 from perseid.registry.jobs import jobs
 from perseid.registry.results import Minted, Refused
 
-from ._counters import how_to_reopen
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Place, opened, reference
 from ._progress import progress
+from ._restore import how_to_reopen
 from ._values import FILE_MARK, STANDARD_INPUT, UrlOption, ValueOption, parse, parse_all
 
 MAX_CELL: Final = 2_097_152

@@ -32,11 +32,11 @@ from perseid.registry.queries.namespaces import (
 )
 
 from ._help import Group
-from ._lazy import command
+from ._loading import command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Place, Prefix, opened, reference
 from ._values import printable, read_text
-from .installations import Profile, bare, policy_of
+from .installation import Profile, bare, policy_of
 
 app = typer.Typer(
     cls=Group,

@@ -15,11 +15,11 @@ from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
 from ._help import Group
-from ._lazy import command
+from ._loading import command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import ActingAs, Directory, Note, Place, opened
 from ._values import printable
-from .verifying import iso_time, short_time
+from .verify import iso_time, short_time
 
 LAST: Final = "last"
 """Means the token that was made last, of those that somebody sees."""

@@ -14,7 +14,7 @@ from perseid.registry.queries.history import MAX_PAGE, moment
 from ._output import AsJson, hint, print_json
 from ._place import ActingAs, Directory, Place, asked_for, opened
 from ._values import printable
-from .verifying import iso_time
+from .verify import iso_time
 
 SECONDS: Final = 60
 """How long is looked through everything, where there is no index: some ten million URLs."""

@@ -91,7 +91,7 @@ def serve(  # noqa: PLR0913 - options
     _override({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
     # What makes or opens an installation is loaded where it is needed: others begin to serve in half the time.
     if init_demo and not (target / FILE_NAME).exists():
-        from .installations import init  # noqa: PLC0415
+        from .installation import init  # noqa: PLC0415
 
         init(target, demo=True, json=json)
     if not (target / FILE_NAME).is_file():

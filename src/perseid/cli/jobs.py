@@ -22,8 +22,8 @@ from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Note, Place, opened
 from ._progress import progress
 from ._values import printable, shown_data
-from .lives import Yes, confirm, ended_early
-from .verifying import iso_time, short_time
+from .lifecycle import Yes, confirm, ended_early
+from .verify import iso_time, short_time
 
 SHOWN: Final = 10
 """How many changes are shown to people who are asked; `--dry-run` shows all."""

@@ -20,11 +20,11 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import FILE_NAME
 from perseid.registry.installation.site import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
-from . import checking, keys
-from ._counters import how_to_reopen, reopened
+from . import check, keys
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, opened
 from ._progress import progress
+from ._restore import how_to_reopen, reopened
 from ._restoring import restored
 from ._values import printable
 
@@ -220,6 +220,6 @@ commands: dict[str, Callable[..., None] | typer.Typer] = {
     "backup": backup,
     "restore": restore,
     "rebuild": rebuild,
-    "check": checking.check,
+    "check": check.check,
     "key": keys.app,
 }

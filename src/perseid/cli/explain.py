@@ -19,11 +19,11 @@ from perseid.registry.results import Explained
 
 from ._failures import NOT_FOUND, REFUSED, is_not_found
 from ._help import Group
-from ._lazy import command
+from ._loading import command
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, Prefix, named, opened, reference
 from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all
-from .lives import Undo, end_or_undo
+from .lifecycle import Undo, end_or_undo
 from .records import Again, Indexes, Overwrite, addition, creation, setting
 
 app = typer.Typer(
