@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perseid.cli._restoring import farthest_ahead
+from perseid.cli._restore import farthest_ahead
 from perseid.ledger.errors import WrongClock
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
@@ -207,7 +207,7 @@ def test_a_directory_that_is_used_is_not_restored_into(here: Site, tmp_path: Pat
 def test_a_restore_that_is_killed_leaves_no_installation(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
     again = tmp_path / "again"
-    killed = _killed("perseid.cli._restoring.place", "restore", str(tmp_path / "full"), "-d", str(again))
+    killed = _killed("perseid.cli._restore.place", "restore", str(tmp_path / "full"), "-d", str(again))
     assert killed == -signal.SIGKILL
     assert not again.exists()
     assert call("restore", str(tmp_path / "full"), "-d", str(again)).code == 0

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from perseid.cli._progress import progress
+from perseid.cli._output import progress
 
 
 class Terminal(io.StringIO):

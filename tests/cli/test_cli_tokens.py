@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perseid.cli import _token_checks
+from perseid.cli import check_server
 from perseid.cli._place import registry_of
 from perseid.ledger.store import token_uses
 from perseid.registry.access.scopes import WORDS
@@ -166,7 +166,7 @@ def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -
     assert list(findings(here)) == [("ok", "2 count")]
     here.ok(f"token revoke {second}")
     assert list(findings(here)) == [("ok", "1 counts")]
-    monkeypatch.setattr(_token_checks, "UNUSED_DAYS", 0)
+    monkeypatch.setattr(check_server, "UNUSED_DAYS", 0)
     assert list(findings(here)) == [("note", f"nobody has used {first} for 0 days"), ("ok", "1 counts")]
     for _ in range(6):
         create(here)
@@ -175,8 +175,8 @@ def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -
 
 def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     made = create(here)["id"]
-    monkeypatch.setattr(_token_checks, "UNUSED_DAYS", 1)
-    monkeypatch.setattr(_token_checks, "DAY", 0)
+    monkeypatch.setattr(check_server, "UNUSED_DAYS", 1)
+    monkeypatch.setattr(check_server, "DAY", 0)
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
         token_uses.note(installation.log, made, 40_000)

@@ -1,4 +1,6 @@
-"""Commands that are loaded when they are used; the package's docstring says how a module offers them.
+"""How help looks: a flag shows no type, and an argument stands in the usage as people write it.
+
+Commands that are loaded when they are used; the package's docstring says how a module offers them.
 
 The help of the program and the completion of its words need one line about each command, which stands here.
 """
@@ -9,8 +11,35 @@ from importlib import import_module
 from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from ._help import Command, Group
+
+class Command(TyperCommand):
+    """A command; every one is made with this class."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its arguments and options."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line; typer would put a required argument into braces."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+class Group(TyperGroup):
+    """A group of commands; every one is made with this class."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its options."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
 
 TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Installation": {

@@ -1,9 +1,16 @@
-"""How commands print: data on standard output, everything else on standard error."""
+"""How commands print: data on standard output, everything else on standard error.
+
+How far long work has come: a bar with rate and time left, for people who watch.
+
+It stands on standard error and only where that is a terminal; everybody else gets nothing, so that files and pipes hold
+data alone. Where a command prints its data on the same terminal meanwhile, the data is the progress.
+"""
 
 import io
 import sys
-from collections.abc import Mapping
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import typer
@@ -48,3 +55,62 @@ def complain(problem: NameProblem, where: str = "") -> None:
     if problem.rule == "U4":
         hint("A resolver of your own is named with --resolver, e.g. --resolver http://example.org/hdl")
     hint(f"The rule in full: perseid name rules {problem.rule}")
+
+
+Tell: TypeAlias = Callable[[int], None]
+"""Is told how many are done by now."""
+
+SMALL: Final = 1_000
+"""Fewer than these are done before anybody could read a bar."""
+
+
+@contextmanager
+def progress(what: str, total: int | None = None, unit: str = "entries", *, prints: bool = False) -> Iterator[Tell]:
+    """Show how far something has come while the block runs; without a `total`, how many are done and for how long.
+
+    `prints` says that the block prints data, so that there is no room for a bar where both streams are one terminal.
+    """
+    watched = _is_terminal(sys.stderr) and not (prints and _is_terminal(sys.stdout))
+    if not watched or (total is not None and total < SMALL):
+        yield _unseen
+        return
+    bar = _bar(unit, is_measured=total is not None)
+    with bar:
+        task = bar.add_task(what, total=total)
+
+        def tell(done: int) -> None:
+            bar.update(task, completed=done)
+
+        yield tell
+
+
+def _bar(unit: str, *, is_measured: bool) -> Any:
+    """A bar that leaves nothing behind; what is left in the end is what the command says itself."""
+    from rich import progress as bars  # noqa: PLC0415 - some forty milliseconds, which only those pay who watch
+    from rich.console import Console  # noqa: PLC0415
+
+    class Rate(bars.ProgressColumn):
+        """How many a second."""
+
+        def render(self, task: Any) -> str:
+            return "" if task.speed is None else f"{task.speed:,.0f} {unit}/s"
+
+    measured = (bars.BarColumn(), bars.MofNCompleteColumn(), Rate(), bars.TimeRemainingColumn())
+    counted = (bars.SpinnerColumn(), bars.TextColumn("{task.completed:,}"), Rate(), bars.TimeElapsedColumn())
+    return bars.Progress(
+        bars.TextColumn("{task.description}"),
+        *(measured if is_measured else counted),
+        console=Console(stderr=True),
+        transient=True,
+        # Or else what is printed to standard output would go where the bar is.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _unseen(_done: int) -> None:
+    """Nobody watches."""

@@ -21,11 +21,9 @@ from perseid.registry.installation.settings import FILE_NAME
 from perseid.registry.installation.site import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
 from . import check, keys
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json, progress
 from ._place import DOOR, Directory, directory_of, identity, opened
-from ._progress import progress
-from ._restore import how_to_reopen, reopened
-from ._restoring import restored
+from ._restore import how_to_reopen, reopened, restored
 from ._values import printable
 
 STANDARD_OUTPUT: Final = "-"

@@ -35,15 +35,11 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.policy.types import type_refusals
 from perseid.registry.snapshot import Facts
 
-from ._findings import Finding, Level, is_wrong
-from ._http_checks import http_findings
-from ._output import AsJson, print_json
+from ._output import AsJson, print_json, progress
 from ._place import Directory, Place, directory_of, opened
-from ._progress import progress
 from ._restore import counters, how_to_reopen
-from ._token_checks import token_findings
 from ._values import printable
-from .check_server import port_findings, server_findings
+from .check_server import Finding, Level, http_findings, is_wrong, port_findings, server_findings, token_findings
 from .keys import finished_by, keys_of
 
 _FOR_OTHERS: Final = 0o077

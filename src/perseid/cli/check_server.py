@@ -1,12 +1,26 @@
-"""What `perseid check` has to say about the server: its key, its site information, and the ports it is to listen at."""
+"""What `perseid check` finds, and how bad it is.
+
+What `perseid check` finds about bearer tokens: those that nobody seems to need, and what a restore did to them.
+
+What `perseid check` has to say about HTTP: the certificate, and settings that do not go together.
+
+What `perseid check` has to say about the server: its key, its site information, and the ports it is to listen at.
+"""
 
 import ipaddress
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
+from perseid.ledger.log.signing import branch_of
 from perseid.records.site import Server, Transport
+from perseid.registry.access.tokens import DAY, Listed
+from perseid.registry.installation.certificates import SOON, Credentials, find
 from perseid.registry.installation.files import OTHERS_READ
 from perseid.registry.installation.installation import KEYS_NAME, InstallationProblem
 from perseid.registry.installation.setting_http import Listen
@@ -23,7 +37,121 @@ from perseid.registry.installation.site import (
 )
 from perseid.server.processes.sockets import Looked, look
 
-from ._findings import Finding, Level
+from ._place import Place
+from .tokens import every
+
+
+class Level(StrEnum):
+    """How bad a finding is: what the operator must do something about is wrong; what is worth knowing is a note."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one part of an installation."""
+
+    about: str
+    level: Level
+    message: str
+    advice: str = ""
+    """What to do about it."""
+
+
+def is_wrong(found: Iterable[Finding]) -> bool:
+    """Whether there is something that must be done."""
+    return any(finding.level is Level.WRONG for finding in found)
+
+
+UNUSED_DAYS: Final = 60
+"""Days without any use after which a token is worth a question: two months, which most programs do not pause."""
+
+_NAMED: Final = 5
+
+
+def token_findings(place: Place) -> Iterator[Finding]:
+    """What there is to say about the tokens of an installation; nothing, if there never were any."""
+    now = place.registry.now()
+    tokens = list(every(place))
+    if not tokens:
+        return
+    counting = [item for item in tokens if item.counts(now)]
+    unused = [item for item in counting if now - max(item.used or 0, item.token.created) >= UNUSED_DAYS * DAY]
+    if unused:
+        message = f"nobody has used {_ids(unused)} for {UNUSED_DAYS} days"
+        yield Finding("tokens", Level.NOTE, message, "end what nobody needs: perseid token revoke TOKEN")
+    branch = branch_of(place.registry.ledger.log)
+    older = [] if branch is None else [item for item in counting if item.seq <= branch.continued.size]
+    if older:
+        message = f"{_ids(older)} counted when the backup was made; what was revoked after that counts again"
+        yield Finding("tokens", Level.NOTE, message, "look at them: perseid token list; and revoke them again")
+    expired = sum(item.state(now) == "expired" for item in tokens)
+    ended = f", {expired:,} have expired" if expired else ""
+    yield Finding("tokens", Level.OK, f"{len(counting):,} count{'s' if len(counting) == 1 else ''}{ended}")
+
+
+def _ids(items: Sequence[Listed]) -> str:
+    named = ", ".join([item.token.id for item in items[:_NAMED]])
+    return named if len(items) <= _NAMED else f"{named} and {len(items) - _NAMED:,} more"
+
+
+_ABOUT = "http"
+
+
+def http_findings(directory: Path, config: Config) -> Iterator[Finding]:
+    """Whether HTTPS can be served, for how long, and what clients will think of it."""
+    if not config.http_enabled:
+        yield Finding(_ABOUT, Level.OK, "it is not served (http.enabled is false)")
+        return
+    if config.http_listen is Listen.HTTP:
+        yield from _behind_a_proxy(config)
+        yield Finding(_ABOUT, Level.OK, "plain HTTP is served, so no certificate is needed (http.listen is http)")
+        return
+    try:
+        found = find(directory, config, identify(directory, config).key)
+    except InstallationProblem as problem:
+        yield Finding(_ABOUT, Level.WRONG, str(problem))
+        return
+    if found is None:
+        message = "there is no self-signed certificate for the key and hosts of today"
+        yield Finding(_ABOUT, Level.NOTE, message, "the server makes one when it starts, or on SIGHUP")
+        return
+    yield from _certificate(found, config)
+    yield from _readable(directory, config)
+
+
+def _certificate(found: Credentials, config: Config) -> Iterator[Finding]:
+    now = datetime.now(UTC)
+    leaf = found.chain[0]
+    end = leaf.not_valid_after_utc
+    for remark in found.remarks(config, now):
+        yield Finding(_ABOUT, Level.WRONG if now > end else Level.NOTE, remark)
+    if now > end:
+        return
+    if found.is_own:
+        yield Finding(_ABOUT, Level.OK, f"HTTPS has a self-signed certificate: {found.path}")
+    elif now <= end - SOON:
+        days = (end - now).days
+        yield Finding(_ABOUT, Level.OK, f"the certificate in {found.path} is valid for another {days} days")
+
+
+def _readable(directory: Path, config: Config) -> Iterator[Finding]:
+    """A private key that everybody can read."""
+    path = directory / (config.http_key_file or config.http_certificate_file)
+    with suppress(OSError):
+        if config.http_certificate_file and path.stat().st_mode & stat.S_IROTH:
+            message = f"everybody may read {path}, and the private key for HTTPS is in it"
+            yield Finding(_ABOUT, Level.NOTE, message, f"close it with: chmod o= {path}")
+
+
+def _behind_a_proxy(config: Config) -> Iterator[Finding]:
+    if config.http_public_url.lower().startswith("https:") and not config.http_trusted_proxies:
+        message = "http.public_url is an https address and only plain HTTP is spoken here, so something passes it on"
+        advice = "name it in http.trusted_proxies; otherwise nobody can prove who they are over HTTP"
+        yield Finding(_ABOUT, Level.NOTE, message, advice)
+
 
 _NATIVE = (Transport.TCP, Transport.UDP)
 _FREE_FOR_ALL = 1_024  # the first port that needs no right

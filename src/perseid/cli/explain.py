@@ -18,8 +18,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Explained
 
 from ._failures import NOT_FOUND, REFUSED, is_not_found
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, print_json
 from ._place import DOOR, ActingAs, Directory, Name, Prefix, named, opened, reference
 from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all

@@ -27,9 +27,8 @@ from perseid.registry.queries import prove as proving
 from perseid.registry.queries.history import MAX_PAGE, Version, moment
 from perseid.registry.queries.listing import Logged
 
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json, progress
 from ._place import ActingAs, Directory, Name, Place, asked_for, directory_of, opened
-from ._progress import progress
 from ._values import printable, shown_data
 from .keys import finish_rotation, keys_of
 from .verify import iso_time, short_time

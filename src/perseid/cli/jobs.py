@@ -18,9 +18,8 @@ from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Planned, Rewrite
 from perseid.registry.jobs.undo import InTheWay
 
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json, progress
 from ._place import DOOR, ActingAs, Directory, Note, Place, opened
-from ._progress import progress
 from ._values import printable, shown_data
 from .lifecycle import Yes, confirm, ended_early
 from .verify import iso_time, short_time

@@ -40,8 +40,7 @@ from perseid.registry.installation.installation import (
 from perseid.registry.installation.site import fingerprint, identify
 from perseid.registry.installation.site_setup import rotate as rotate_server
 
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, Directory, directory_of, identity, opened
 from ._values import printable

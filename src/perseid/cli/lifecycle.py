@@ -16,9 +16,8 @@ from perseid.registry.queries.history import history
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, hint, print_facts, print_json, progress
 from ._place import DOOR, ActingAs, Directory, KeepPast, Name, Note, Place, named, opened, reference, show_changed
-from ._progress import progress
 from ._values import printable
 
 LONGEST_WAIT: Final = 300

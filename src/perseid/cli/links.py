@@ -7,8 +7,7 @@ import typer
 
 from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
 
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, print_json
 from ._place import ActingAs, Directory, Note, named, opened
 

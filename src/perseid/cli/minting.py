@@ -25,9 +25,8 @@ from perseid.registry.commands.records import Given, placed
 from perseid.registry.jobs import jobs
 from perseid.registry.results import Minted, Refused
 
-from ._output import AsJson, print_json
+from ._output import AsJson, print_json, progress
 from ._place import DOOR, ActingAs, Directory, Place, opened, reference
-from ._progress import progress
 from ._restore import how_to_reopen
 from ._values import FILE_MARK, STANDARD_INPUT, UrlOption, ValueOption, parse, parse_all
 

@@ -12,9 +12,9 @@ from perseid.names.errors import rules as all_rules
 from perseid.names.schemes import recognise
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
 
-from ._help import Command, Group
-from ._input import for_each
+from ._loading import Command, Group
 from ._output import AsJson, hint, print_facts, print_json
+from ._values import for_each
 
 app = typer.Typer(cls=Group, help="Take names apart and convert their forms.", no_args_is_help=True)
 

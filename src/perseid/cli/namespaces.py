@@ -31,8 +31,7 @@ from perseid.registry.queries.namespaces import (
     summary,
 )
 
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import DOOR, ActingAs, Directory, Place, Prefix, opened, reference
 from ._values import printable, read_text

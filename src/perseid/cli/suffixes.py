@@ -14,9 +14,9 @@ from perseid.names.errors import InvalidName, quoted
 from perseid.names.handle import Handle
 from perseid.names.suffix_scheme import Source
 
-from ._help import Command, Group
-from ._input import for_each
+from ._loading import Command, Group
 from ._output import AsJson, print_json
+from ._values import for_each
 
 app = typer.Typer(cls=Group, help="Make and decode suffixes; nothing is registered.", no_args_is_help=True)
 

@@ -14,8 +14,7 @@ from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateTo
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import ActingAs, Directory, Note, Place, opened
 from ._values import printable

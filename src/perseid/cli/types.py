@@ -22,8 +22,7 @@ from perseid.registry.queries.listing import list_handles
 from perseid.registry.results import Refused
 
 from ._failures import NOT_FOUND
-from ._help import Group
-from ._loading import command
+from ._loading import Group, command
 from ._output import AsJson, hint, print_facts, print_json
 from ._place import ActingAs, Directory, Name, Place, asked_for, named, opened, show_changed
 from ._values import printable, read_text
