@@ -24,7 +24,7 @@ def raised_rules() -> set[str]:
     found = set()
     for path in PACKAGE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {*names.__all__}:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id not in {side.__name__ for side in SIDES}:
                     continue
                 rule = node.args[0]

@@ -300,7 +300,8 @@ def test_errors_that_nobody_catches_become_lines_too() -> None:
 def test_processes_without_an_event_loop_or_a_database_do_not_load_one() -> None:
     rooms = [f"perseid.{room}" for room in ("registry", "ledger", "wire")]
     heavy = ["asyncio", "msgspec", "sqlalchemy", "cryptography", *rooms]
-    code = f"import sys, perseid.server.observe.logs, perseid.server.processes.systemd; print([m for m in {heavy} if m in sys.modules])"
+    modules = "perseid.server.observe.logs, perseid.server.processes.systemd"
+    code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
     assert done.stdout == "[]\n"
 

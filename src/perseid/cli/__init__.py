@@ -3,7 +3,7 @@
 Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused, 5 server not reached.
 
 Most commands need a ledger, which takes a while to load, and some need nothing. So a command is a line in
-`_loading.TABLE`, with its module and one line of help, and the module is imported when somebody uses the command. It has
+`_loading.TABLE`, with its module and one line of help, and the module is imported when the command is used. It has
 
     commands: dict[str, Callable[..., None] | typer.Typer] = {"mint": mint, "reserve": reserve}
 
@@ -19,8 +19,8 @@ command that has commands of its own. The docstring of a function is its help; w
             perseid mint 102.100.272 --count 3 --reserve
         \"\"\"
 
-Functions of a group in a `Typer` are registered by `@command(app)` of `_loading`, which reads the same docstring. Examples
-are executed by tests one after the other, in a folder that holds what `perseid init --demo` makes; they must succeed.
+Functions of a group in a `Typer` are registered by `@command(app)` of `_loading`, which reads the same docstring.
+Examples are executed by tests one after the other, in a folder that holds what `perseid init --demo` makes; they must succeed.
 
 Refusals and failures are raised, never printed: `main` has the words and the exit codes for all of them.
 """

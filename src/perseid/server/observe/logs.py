@@ -1,12 +1,12 @@
-"""Texts of strangers in the log: one line of printable characters, of bounded length, that can be read back.
+r"""Texts of strangers in the log: one line of printable characters, of bounded length, that can be read back.
 
 Names, texts and identities come from the network and may hold anything: line breaks that would forge lines of the log,
 codes that a terminal obeys, marks that turn the direction of writing. What `str.isprintable` does not call printable is
 escaped, and that is all of these: controls, formats, separators other than the space, surrogates, and what the
 interpreter's Unicode table does not know.
 
-    \\n \\r \\t            as in Python        \\x1b    another control of ASCII
-    \\u202e \\U000e0001   a character         \\xff    an octet of 0x80 and above that is no UTF-8
+    \n \r \t            as in Python        \x1b    another control of ASCII
+    \u202e \U000e0001   a character         \xff    an octet of 0x80 and above that is no UTF-8
 
 Limits are in octets as written, so that a whole line has a limit (see `log_output`).
 

@@ -90,9 +90,9 @@ class Filled:
     @classmethod
     def of(cls, form: Parameters) -> Self:
         """The fields of a form that was sent, as far as they can be shown again."""
-        texts = {name: (form_page.first(name) or "").strip() for name in _FIELDS}
+        texts = {name: (form.first(name) or "").strip() for name in _FIELDS}
         faults = [_fault(name, text) for name, text in texts.items()]
-        making = _MAKINGS.get((form_page.first("making") or "").strip())
+        making = _MAKINGS.get((form.first("making") or "").strip())
         shown = {name: text[:MAX_FIELD] for name, text in texts.items()}
         return cls(making=making, fault=next(filter(None, faults), ""), **shown)
 

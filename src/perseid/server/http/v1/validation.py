@@ -1,7 +1,7 @@
-"""Members and texts of JSON that the decoder passes over, or says nothing useful about.
+r"""Members and texts of JSON that the decoder passes over, or says nothing useful about.
 
 Of a member that stands twice in an object one reader takes the first, another the last. What was meant nobody knows, so
-it is refused. So is half of a surrogate pair, `"\\ud800"`, which JSON can write and UTF-8 cannot.
+it is refused. So is half of a surrogate pair, `"\ud800"`, which JSON can write and UTF-8 cannot.
 
 What does not fit in a request, in words for people: what is allowed there, where it stands, and what to do about it.
 

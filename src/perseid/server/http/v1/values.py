@@ -126,7 +126,7 @@ def party(text: str, where: str) -> ValueRef:
 
 
 def given_values(values: Iterable[ValueGiven], where: str = "$.values") -> tuple[GivenValue, ...]:
-    """Values of a request, for operations of `perseid.registry.commands.records`; raises `Unfitting`, with their place."""
+    """Values of a request, for commands of the registry; raises `Unfitting`, with their place."""
     return tuple([_given(value, f"{where}[{number}]") for number, value in enumerate(values)])
 
 
