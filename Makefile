@@ -102,14 +102,14 @@ format: env  ## let ruff format and mend what it can
 
 fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each) and at every route of the API (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
-	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/serve/http/v1/test_v1_schemathesis.py
+	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py
 
 crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
-	$(BIN)/python -m tests.registry.unit_crash --records $(CRASH_RECORDS)
+	$(BIN)/python -m tests.registry.jobs.job_crash --records $(CRASH_RECORDS)
 
 soak: env  ## use a server from all sides while its processes are killed, then see that memory stays flat (SOAK_SECONDS)
-	$(BIN)/python -m tests.serve.load --soak --seconds $(SOAK_SECONDS)
+	$(BIN)/python -m tests.server.load --soak --seconds $(SOAK_SECONDS)
 
 bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
 	$(BIN)/python bench/run.py

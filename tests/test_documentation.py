@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md", "http-api-history.md")]
-"""Their Python is executed where it is looked at what they ask a server for: tests/serve/http/v1/test_v1_guides.py."""
+"""Their Python is executed where it is looked at what they ask a server for: tests/server/http/v1/test_v1_guides.py."""
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}

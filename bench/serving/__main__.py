@@ -31,7 +31,7 @@ from bench.serving.creating import creates
 from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_control_dies
 from bench.serving.installations import Filled, make
 from bench.serving.resolving import WAYS, bare_sockets, compiled, cross_check, resolution
-from tests.serve.native_client import Serving, Via, serving
+from tests.server.native.native_client import Serving, Via, serving
 
 Figures = dict[str, float]
 

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from bench.serving.installations import FORMAT, PREFIX, make, renew
 from bench.serving.processes import Watch
-from tests.serve.running import Address, serving
+from tests.server.running import Address, serving
 
 SETTINGS: Final = {
     "PERSEID_LOG_ACCESS": "false",

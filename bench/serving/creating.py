@@ -12,7 +12,7 @@ from bench.serving.crew import at_work
 from bench.serving.installations import Filled
 from bench.serving.writing import Order, Written
 from perseid.wire.codes import ResponseCode
-from tests.serve.native_client import NativeClient, Serving, Via
+from tests.server.native.native_client import NativeClient, Serving, Via
 
 _MICRO = 1e6
 

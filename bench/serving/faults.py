@@ -16,7 +16,7 @@ from bench.serving.resolving import WAYS, ask
 from perseid.wire.client import Answer
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
-from tests.serve.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
+from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
 
 PATIENCE: Final = 60.0
 """Seconds after which a server that does not answer is taken for dead."""

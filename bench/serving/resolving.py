@@ -12,7 +12,7 @@ from bench.serving.crew import at_work
 from bench.serving.installations import FORMAT, PREFIX, Filled
 from bench.serving.processes import Watch
 from perseid.wire.codes import ResponseCode
-from tests.serve.native_client import Address
+from tests.server.native.native_client import Address
 
 WARM_UP: Final = 0.3
 """Seconds for which a server is asked before what it takes is counted: caches fill, code is specialised."""

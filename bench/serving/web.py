@@ -23,7 +23,7 @@ from typing import Final
 
 from bench.serving.installations import PREFIX, make
 from bench.serving.processes import Watch
-from tests.serve.native_client import serving
+from tests.server.native.native_client import serving
 
 QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_RESOLVERS": "1", "PERSEID_HTTP_PORT": "0"}
 LOGGED: Final = {**QUIET, "PERSEID_LOG_ACCESS": "true"}

@@ -21,7 +21,7 @@ from bench.serving.installations import PREFIX, Filled, three_values
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import ENVELOPE_LENGTH
 from perseid.wire.requests import Values
-from tests.serve.native_client import NativeClient, Via
+from tests.server.native.native_client import NativeClient, Via
 
 PREPARED_A_SECOND: Final = 6_000
 """Requests that are made beforehand for each second: more than any server acknowledges to one client."""

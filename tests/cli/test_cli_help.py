@@ -58,7 +58,7 @@ def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: t
     assert re.search(r"^ Usage: perseid [a-z -]+ \[OPTIONS\]", shown, re.MULTILINE)
 
 
-# `serve` becomes another process and goes on; tests/serve/test_serving.py runs its examples.
+# `serve` becomes another process and goes on; tests/server/processes/test_processes.py runs its examples.
 @pytest.mark.parametrize("path", [path for path in LEAVES if path != ("serve",)], ids=words)
 def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, beside a demonstration."""

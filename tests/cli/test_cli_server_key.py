@@ -23,8 +23,8 @@ from perseid.registry.installation import site_setup
 from perseid.registry.installation.site_setup import with_key
 from perseid.server.processes.sockets import Holder, Looked
 from tests.cli.installation import Site, call, refused, site
-from tests.registry.server_files import PASSPHRASE, put, put_key, put_site
-from tests.registry.server_files import site as site_record
+from tests.registry.installation.server_files import PASSPHRASE, put, put_key, put_site
+from tests.registry.installation.server_files import site as site_record
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file
 

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser
 
 from tests.e2e.browsers import chromium
 from tests.e2e.demonstration import Demonstration, demonstration
-from tests.e2e.watching import Visitor
+from tests.e2e.page_watch import Visitor
 
 
 @pytest.fixture(scope="module")

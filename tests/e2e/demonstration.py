@@ -24,7 +24,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from tests.serve.running import Serving, serving
+from tests.server.running import Serving, serving
 
 PREFIX: Final = "12345"
 ODD_NAME: Final = f"{PREFIX}/a/b?c#d e%20ü\"<&'>"

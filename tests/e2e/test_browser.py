@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.demonstration import ATTACKS, LONG_NAME, ODD_NAME, PREFIX, Demonstration
-from tests.e2e.watching import PHONE, Visitor
+from tests.e2e.page_watch import PHONE, Visitor
 
 PAGES = {
     "/": 200,

@@ -26,8 +26,8 @@ from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.e2e.browsers import Visit, visit
 from tests.e2e.demonstration import target
-from tests.serve.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to
-from tests.serve.running import Serving, serving
+from tests.server.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to
+from tests.server.running import Serving, serving
 
 PILIN: Final = "102.100.272"
 CREDENTIALS: Final = {"username": ADMINISTRATOR.replace(":", "%3A"), "password": SECRET}

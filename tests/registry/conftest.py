@@ -9,7 +9,7 @@ from perseid.ledger.store.store import Store
 from perseid.registry.registry import Registry
 from tests.ledger.conftest import back_end, machine, postgres, store, where
 from tests.ledger.ledgers import Machine
-from tests.registry.lives import site
+from tests.registry.commands.records_in_every_state import site
 from tests.registry.registries import registry_on
 
 __all__ = ["back_end", "machine", "postgres", "store", "where"]

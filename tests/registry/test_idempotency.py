@@ -28,8 +28,8 @@ from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import SIGNER, Machine
 from tests.registry import idempotency_crash
+from tests.registry.access.token_identities import ANN, RULES, furnish, scope, shown
 from tests.registry.registries import NOBODY, OPERATOR, handle, key_holder, registry_in_memory
-from tests.registry.tokened import ANN, RULES, furnish, scope, shown
 
 URL = Value.text(1, "URL", "https://example.org/")
 NEW = Create(handle("12345/new"), (URL,))

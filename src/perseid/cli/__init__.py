@@ -20,7 +20,7 @@ command that has commands of its own. The docstring of a function is its help; w
         \"\"\"
 
 Functions of a group in a `Typer` are registered by `@command(app)` of `_loading`, which reads the same docstring.
-Examples are executed by tests one after the other, in a folder that holds what `perseid init --demo` makes; they must succeed.
+Tests run the examples one after the other, in a folder made by `perseid init --demo`; they must succeed.
 
 Refusals and failures are raised, never printed: `main` has the words and the exit codes for all of them.
 """

@@ -9,7 +9,8 @@ A client that hears nothing asks again with the same key, and is answered what i
         ...                                               # Done, Known: answer it; Differs: 422; Pending: 409
 
 The row that keeps the key is written by the commit that makes the change (`perseid.ledger.store.idempotency`), so a
-process that is killed leaves both or neither. What was refused has changed nothing, and its key is free; a later try may succeed.
+process that is killed leaves both or neither. What was refused has changed nothing, and its key is free; a later try
+may succeed.
 
 The answer is kept for a day. Who repeats a request is not asked for rights again: it is their own answer. Of a long
 answer, and of all answers once something was erased from the ledger, only the entries are known that were made.

@@ -55,7 +55,7 @@
   `Unfitting(message, where)` and `Wrong(slug, detail, advice)` are for what only the API knows. Statuses that a route
   may refuse with stand in `problems`; 400, 429, 500 and 503 every route has, and 401, 403 every one with a `scope`.
 - `scope` is the word that a token needs (`registry.scopes.Word`), for the description; the registry enforces it.
-- Rules live in the registry, so that the command line refuses the same; see tests/serve/http/v1/test_v1_alike.py,
+- Rules live in the registry, so that the command line refuses the same; see tests/server/http/v1/test_v1_same_rules.py,
   which every chapter adds its requests to.
 - The module is named in `CHAPTERS` below, in the order in which the description has them.
 """

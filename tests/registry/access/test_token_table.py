@@ -1,0 +1,343 @@
+"""Every operation by every kind of token: allowed exactly if its maker may, and its scope names it, there."""
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import perseid.registry
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.access import permissions
+from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.token_records import Secret
+from perseid.registry.access.tokens import CreateToken, RevokeToken
+from perseid.registry.commands.create_namespace import KeepPrefixHandle, MakeNamespace
+from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Generate, Maker, Mint, Reserve
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import (
+    Add,
+    AddGiven,
+    Create,
+    CreateGiven,
+    Delete,
+    Given,
+    Home,
+    Modify,
+    Remove,
+    ReplaceWhole,
+    SetGiven,
+)
+from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
+from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.identity import Identity
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history, listing, resolve
+from perseid.registry.queries.find import Search, find
+from perseid.registry.queries.namespaces import ChangePolicy
+from perseid.registry.queries.resolve import Query
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.wire.codes import OpCode, ResponseCode
+from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
+from tests.registry.administration import ref
+from tests.registry.registries import OPERATOR, admin, handle, registry_in_memory
+
+W = Word
+URL = Value.text(1, "URL", "https://example.org/")
+OPEN = replace(Value.text(5, "DESC", "anybody"), permissions=Permission(0x0F))
+PRIVATE = replace(Value.text(6, "DESC", "nobody"), permissions=Permission(0x0C))
+X, Y = handle("12345/x"), handle("12345/y")
+PREFIX = handle("0.NA/12345")
+FREE = PROFILES["free"]
+OWN = admin(100, "300:0.NA/12345")
+PUBLIC_KEY = Value(7, "HS_PUBKEY", b"whatever")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Something that is read, as doors ask for it."""
+
+    read: Callable[[Context], object]
+
+    def decide(self, context: Context) -> Plan[None]:
+        self.read(context)
+        return Plan(lambda _: None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation, with the words that it takes, and where."""
+
+    make: Callable[[Registry], Operation[object]]
+    words: frozenset[Word]
+    where: str = "12345"
+
+
+def case(
+    operation: Operation[object] | Callable[[Registry], Operation[object]], *words: Word, where: str = "12345"
+) -> Case:
+    made = operation if callable(operation) else lambda _: operation
+    return Case(made, frozenset(words), where)
+
+
+def looking(read: Callable[[Context], object], *words: Word, where: str = "12345") -> Case:
+    return case(Look(read), *words, where=where)
+
+
+def demanding(demand: permissions.Demand, *words: Word, where: str = "12345") -> Case:
+    return looking(lambda context: context.demand(demand), *words, where=where)
+
+
+def seen(context: Context, name: str) -> None:
+    """Look into the past as administrators of a record do."""
+    found = history.history(context.facts, context.who, Handle.parse(name))
+    if all(value.is_public for value in found.versions[0].values):
+        raise Refused(ResponseCode.INVALID_ADMIN, "not as an administrator")
+
+
+CASES = {
+    "mint": case(lambda registry: Mint(Maker.of(registry), "12345", values=(URL,)), W.MINT),
+    "generate": case(lambda registry: Generate(Maker.of(registry), "12345"), W.MINT),
+    "reserve": case(Reserve((handle("12345/new"),)), W.MINT),
+    "create": case(Create(handle("12345/new"), (URL,)), W.CREATE),
+    "create with keys": case(Create(handle("12345/new"), (URL, key(300), admin(100, "1:1/a"))), W.CREATE),
+    "create again": case(Create(handle("12345/gone"), (URL,), again=True), W.CREATE),
+    "register": case(Create(handle("12345/reserved"), (URL,)), W.CREATE),
+    "register for somebody": case(Create(handle("12345/reserved"), (URL, admin(100, "1:1/a"))), W.CREATE),
+    "replace": case(Create(X, (replace(URL, data=b"https://x/"), admin(100, "300:0.NA/12345")), True), W.UPDATE),
+    "replace nothing": case(
+        Create(Y, (replace(URL, data=b"https://y/"), admin(100, "300:0.NA/12345")), True), W.UPDATE
+    ),
+    "replace the administrators": case(Create(Y, (replace(URL, data=b"https://y/"),), True), W.TRANSFER),
+    "replace all": case(Create(Y, (URL, admin(100, "1:1/a")), True), W.UPDATE, W.TRANSFER),
+    "add": case(Add(X, (Value.text(9, "DESC", ""),)), W.UPDATE),
+    "add to a name that is not public": case(Add(handle("12345/hidden"), (Value.text(9, "DESC", ""),)), W.UPDATE),
+    "add an administrator to a name that is not public": case(
+        Add(handle("12345/hidden"), (admin(9, "1:1/a"),)), W.TRANSFER
+    ),
+    "add an administrator": case(Add(X, (admin(9, "1:1/a"),)), W.TRANSFER),
+    "add a key": case(Add(X, (key(9),)), W.TRANSFER),
+    "add a public key and text": case(Add(X, (PUBLIC_KEY, Value.text(9, "DESC", ""))), W.TRANSFER, W.UPDATE),
+    "add over": case(Add(X, (replace(OPEN, data=b"!"),), overwrite=True), W.UPDATE),
+    "add what is there": case(Add(X, (OPEN,), overwrite=True), W.UPDATE),
+    "remove": case(Remove(X, (1,)), W.UPDATE),
+    "remove an administrator": case(Remove(X, (100,)), W.TRANSFER),
+    "modify": case(Modify(X, (replace(URL, data=b"https://new/"),)), W.UPDATE),
+    "modify what anybody may": case(Modify(X, (replace(OPEN, data=b"!"),)), W.UPDATE),
+    "turn text into an administrator": case(Modify(X, (admin(1, "1:1/a"),)), W.UPDATE, W.TRANSFER),
+    "turn text into a key": case(Modify(X, (key(5),)), W.UPDATE, W.TRANSFER),
+    "create as given": case(CreateGiven(handle("12345/new"), (Given("URL", b"https://x/"),)), W.CREATE),
+    "add as given": case(AddGiven(X, (Given("DESC", b""),)), W.UPDATE),
+    "add a key as given": case(AddGiven(X, (Given("HS_SECKEY", b""),)), W.TRANSFER),
+    "set as given": case(SetGiven(X, (Given("URL", b"https://x/"),)), W.UPDATE),
+    "set anew as given": case(SetGiven(X, (Given("HS_SECKEY", b""),)), W.TRANSFER),
+    "replace a whole": case(ReplaceWhole(Y, (URL, admin(100, "300:0.NA/12345"))), W.UPDATE),
+    "replace all but the administrators": case(ReplaceWhole(Y, (URL,)), W.UPDATE),
+    "replace all but the administrators as given": case(
+        CreateGiven(Y, (Given("URL", b"https://x/"),), overwrite=True), W.UPDATE
+    ),
+    "delete": case(Delete(X), W.DELETE),
+    "delete what is not public": case(Delete(handle("12345/hidden")), W.DELETE),
+    "publish": case(Publish(handle("12345/hidden")), W.PUBLISH),
+    "unpublish": case(Unpublish(X), W.PUBLISH),
+    "tombstone": case(Tombstone(X, "gone"), W.TOMBSTONE),
+    "revive": case(Revive(handle("12345/tomb")), W.TOMBSTONE),
+    "transfer": case(Transfer(X, ref("301:0.NA/12345")), W.TRANSFER),
+    "link versions": case(LinkVersion(X, Y), W.UPDATE),
+    "link metadata": case(LinkMetadata(X, Y), W.UPDATE),
+    "redact": case(lambda registry: Redact(handle("12345/changed"), 1, first_of(registry), "law"), W.ADMIN, where=""),
+    "home": case(Home("0.NA/777"), W.NAMESPACES, where="777"),
+    "unhome": case(Home("0.NA/12345", unhome=True), W.NAMESPACES),
+    "home all that is derived": case(Home("0.NA/0.NA/12345"), W.NAMESPACES, where=""),
+    "make a namespace": case(AddNamespace("777", FREE), W.NAMESPACES, where="777"),
+    "derive a namespace": case(AddNamespace("12345.7", FREE), W.NAMESPACES, where="12345.7"),
+    "make a namespace whole": case(
+        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("777", FREE)), W.NAMESPACES, where="777"
+    ),
+    "make a namespace with a creator": case(
+        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
+        *(W.NAMESPACES, W.MINT),
+        where="12345.7",
+    ),
+    "set a policy": case(SetPolicy("12345", replace(FREE, purpose="another")), W.NAMESPACES),
+    "change a policy": case(ChangePolicy("12345", 'purpose = "another"'), W.NAMESPACES),
+    "change a case rule": case(SetPolicy("12345", PROFILES["exact"], change_case=True), W.NAMESPACES),
+    "keep a prefix handle": case(KeepPrefixHandle("12345", ()), W.NAMESPACES),
+    "add to a prefix handle": case(Add(PREFIX, (Value.text(9, "DESC", ""),)), W.NAMESPACES),
+    "add an administrator of a prefix": case(Add(PREFIX, (admin(9, "1:1/a"),)), W.NAMESPACES, W.TRANSFER),
+    "create a prefix handle": case(Create(handle("0.NA/12345.7"), (URL,)), W.NAMESPACES, where="12345.7"),
+    "delete a prefix handle": case(Delete(PREFIX), W.NAMESPACES),
+    "transfer a prefix handle": case(Transfer(PREFIX, ref("301:0.NA/12345")), W.NAMESPACES, W.TRANSFER),
+    "read what is private": looking(
+        lambda context: resolve.resolve(Query(X, indexes=(6,), public_only=False), context), W.READ
+    ),
+    "read a private value of a prefix handle": looking(
+        lambda context: resolve.resolve(Query(PREFIX, indexes=(300,), public_only=False), context), W.READ
+    ),
+    "read what is not public": looking(
+        lambda context: resolve.resolve(Query(handle("12345/hidden"), public_only=False), context), W.READ
+    ),
+    "read the past": looking(lambda context: seen(context, "12345/x"), W.READ),
+    "list": looking(lambda context: listing.list_handles(context.facts, context.who, "12345"), W.FIND),
+    "find": looking(lambda context: find(context.facts, context.who, Search(type="URL", prefix="12345")), W.FIND),
+    "see the whole ledger": demanding(history.SEE_ALL, W.ADMIN, where=""),
+    "status": demanding(permissions.status(), W.ADMIN, where=""),
+    "list homed prefixes": looking(lambda context: listing.list_homed(context.facts, context.who), W.FIND, where=""),
+    "backup": demanding(permissions.serve(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
+    "follow": demanding(permissions.serve(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
+    "make a token": case(CreateToken(Secret("aaaaaaaa", bytes(32)), scope("read"))),
+    "revoke a token": case(RevokeToken("bbbbbbbb")),
+    "something new": demanding(permissions.Demand("do something new", ((),))),
+}
+
+MAKERS: dict[str, Identity] = {"operator": OPERATOR, "ann": ANN, "bea": BEA, "server": SERVER}
+OTHER = "20.500"
+
+
+def first_of(registry: Registry) -> int:
+    with registry.facts() as facts:
+        return min(entry.seq for entry in facts.reading.history(b"12345/CHANGED"))
+
+
+def fill(registry: Registry) -> None:
+    """Names in every state, all of Ann's."""
+    registry.do(Create(X, (URL, OPEN, PRIVATE, OWN)), OPERATOR, "cli")
+    registry.do(Create(Y, (replace(URL, data=b"https://y/"), OWN)), OPERATOR, "cli")
+    registry.do(Create(handle("12345/hidden"), (URL, OWN), published=False), OPERATOR, "cli")
+    registry.do(Reserve((handle("12345/reserved"),), ref("300:0.NA/12345")), OPERATOR, "cli")
+    for name in ("gone", "tomb", "changed"):
+        registry.do(Create(handle(f"12345/{name}"), (URL, OWN)), OPERATOR, "cli", "a note")
+    registry.do(Delete(handle("12345/gone")), OPERATOR, "cli")
+    registry.do(Tombstone(handle("12345/tomb"), "gone"), OPERATOR, "cli")
+    registry.do(Modify(handle("12345/changed"), (replace(URL, data=b"https://n/"),)), OPERATOR, "cli", "a note")
+    registry.do(CreateToken(Secret("bbbbbbbb", bytes(32)), scope("read")), OPERATOR, "cli")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Registry]:
+    """Nothing that the tests here do changes it, but for new tokens."""
+    with registry_in_memory(rules=RULES) as made:
+        furnish(made)
+        fill(made)
+        yield made
+
+
+def allowed(registry: Registry, name: str, who: Identity) -> bool:
+    return registry.explain(CASES[name].make(registry), who, "http").allowed
+
+
+def expected(name: str, by_maker: bool, limits: Scope) -> bool:
+    words, where = CASES[name].words, CASES[name].where
+    return by_maker and bool(words) and words <= limits.words and limits.has_place(where)
+
+
+@pytest.fixture(scope="module")
+def by_makers(world: Registry) -> dict[tuple[str, str], bool]:
+    """What each of the makers may do."""
+    return {(name, who): allowed(world, name, MAKERS[who]) for name in CASES for who in MAKERS}
+
+
+def limits_of(who: str) -> list[Scope]:
+    """Each word alone, all, all without each, and all somewhere else."""
+    words = [word for word in Word if word is not Word.ADMIN]
+    found = [scope(word) for word in words] + [scope(*words)]
+    found += [scope(*[other for other in words if other is not word]) for word in words]
+    found += [scope(*words, where=[OTHER]), scope(*words, where=["12345.*"])]
+    if who in ("operator", "server"):
+        found += [scope(where=None), *[scope(word, where=None) for word in Word]]
+    return [each for each in found if who != "bea" or each.namespaces == ("12345",)]
+
+
+@pytest.mark.parametrize("who", MAKERS)
+def test_a_token_may_what_its_maker_may_and_its_scope_names(
+    world: Registry, by_makers: dict[tuple[str, str], bool], who: str
+) -> None:
+    for limits in limits_of(who):
+        token = shown(world, MAKERS[who], limits)
+        for name in CASES:
+            found = allowed(world, name, token)
+            assert found is expected(name, by_makers[name, who], limits), (name, who, limits)
+
+
+@given(
+    st.sampled_from(list(MAKERS)),
+    st.frozensets(st.sampled_from(Word), min_size=1),
+    st.one_of(st.none(), st.frozensets(st.sampled_from(["12345", "20.500", "12345.*", "777.*"]), min_size=1)),
+    st.sampled_from(list(CASES)),
+)
+def test_the_same_for_scopes_of_every_kind(
+    world: Registry,
+    by_makers: dict[tuple[str, str], bool],
+    who: str,
+    words: frozenset[Word],
+    where: frozenset[str] | None,
+    name: str,
+) -> None:
+    limits = Scope.of(words - {Word.ADMIN} or {Word.READ}, where) if where is not None else Scope.of(words, None)
+    try:
+        token = shown(world, MAKERS[who], limits)
+    except Refused:
+        assert who in ("ann", "bea"), "who runs the server makes any token"
+        return
+    assert allowed(world, name, token) is expected(name, by_makers[name, who], limits)
+
+
+def test_the_table_tells_something(by_makers: dict[tuple[str, str], bool]) -> None:
+    for who in ("operator", "ann", "server"):
+        assert sum(by_makers[name, who] for name in CASES) > 30, who
+    assert not all(by_makers[name, "ann"] for name in CASES)
+    assert by_makers["set a policy", "bea"]
+    assert not by_makers["add", "bea"]
+    for name, each in CASES.items():
+        if each.words and name != "keep a prefix handle":  # which is served here, and so refused to everybody
+            assert by_makers[name, "operator"], name
+
+
+def test_every_operation_is_in_the_table(world: Registry) -> None:
+    """Whoever adds an operation says which words it takes."""
+    found = set()
+    for module in pkgutil.iter_modules(perseid.registry.__path__):
+        for name, thing in vars(import_module(f"perseid.registry.{module.name}")).items():
+            if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
+                found.add(thing.__name__ if not name.startswith("_") else "")
+    inside = {"Operation", "Conditional", ""}  # a protocol, what wraps an operation, and steps (test_tokens.py)
+    assert found - inside == {type(each.make(world)).__name__ for each in CASES.values()} - {"Look"}
+
+
+def test_every_word_is_in_the_table() -> None:
+    assert {word for each in CASES.values() for word in each.words} == set(Word)
+
+
+# What everybody may read
+
+
+def test_a_token_reads_what_everybody_may_read(world: Registry) -> None:
+    token = shown(world, ANN, scope("mint", where=["20.500"]))
+    assert world.resolve(Query(X), token).values
+    assert world.resolve(Query(X, indexes=(1,), public_only=False), token).values
+    with pytest.raises(Refused):
+        world.resolve(Query(X, indexes=(6,), public_only=False), token)
+
+
+def test_a_list_that_is_open_to_everybody_is_open_to_tokens() -> None:
+    with registry_in_memory(rules=RULES) as registry:
+        furnish(registry)
+        token = shown(registry, ANN, scope("mint"))
+        for opened, is_open in ((Who.ADMINISTRATORS, False), (Who.AUTHENTICATED, False), (Who.PUBLIC, True)):
+            registry.do(SetPolicy("12345", replace(FREE, who_may_list=opened)), OPERATOR, "cli")
+            for name in ("list", "find"):
+                assert allowed(registry, name, token) is is_open
+
+
+def test_a_secret_is_not_needed_twice(world: Registry) -> None:
+    """The table is about identities; that a secret is what makes one is looked at in test_tokens.py."""
+    assert shown(world, ANN).scope == scope("read")
+    assert make(world, ANN).id != make(world, ANN).id

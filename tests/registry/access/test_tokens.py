@@ -1,0 +1,719 @@
+"""Bearer tokens: made, shown, revoked and listed; what ends them; and that a secret is nowhere but with its holder."""
+
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.backup.archive import save_backup
+from perseid.ledger.backup.restore import restore
+from perseid.ledger.errors import Contention
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.record_keys import record_key, token_name
+from perseid.ledger.log.requests import Append
+from perseid.ledger.merkle import Signer
+from perseid.ledger.store import token_uses
+from perseid.ledger.store.jobs import Operation as UnitOperation
+from perseid.ledger.store.store import Store
+from perseid.ledger.views.answers import Answers
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin, AdminPermission, ValueList
+from perseid.records.value import Value, ValueRef
+from perseid.registry.access import authorization, tokens
+from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.token_records import TOKEN_TYPE, Secret
+from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
+from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened
+from perseid.registry.jobs import jobs, rewrite, undo
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history
+from perseid.registry.queries.resolve import Query
+from perseid.registry.registry import Registry
+from perseid.registry.results import Changed, Refused
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import Machine, open_store
+from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
+from tests.registry.administration import ref
+from tests.registry.jobs.transfers import hand_over
+from tests.registry.registries import (
+    NOBODY,
+    OPERATOR,
+    add_namespace,
+    admin,
+    handle,
+    key_holder,
+    registry_in_memory,
+    registry_on,
+)
+
+SECOND = 1_000_000
+URL = Value.text(1, "URL", "https://example.org/")
+OWN = admin(100, "300:0.NA/12345")
+X = handle("12345/x")
+NEW = Create(handle("12345/new"), (URL,))
+STRANGER = key_holder(300, "20.500/stranger")
+
+
+@pytest.fixture
+def here(registry: Registry) -> Registry:
+    """A registry on each back end."""
+    furnish(registry)
+    registry.do(Create(X, (URL, OWN)), OPERATOR, "cli")
+    return registry
+
+
+@pytest.fixture
+def there(machine: Machine) -> Iterator[Registry]:
+    """A registry where one back end is enough."""
+    with registry_in_memory(machine, RULES) as made:
+        furnish(made)
+        made.do(Create(X, (URL, OWN)), OPERATOR, "cli")
+        yield made
+
+
+def refused(call: Callable[[], object], code: ResponseCode, *words: str) -> None:
+    with pytest.raises(Refused) as caught:
+        call()
+    assert caught.value.code is code, caught.value
+    for word in words:
+        assert word in str(caught.value), caught.value
+
+
+def entry_of(registry: Registry, name: str) -> Entry:
+    with registry.facts() as facts:
+        found = facts.entry(record_key(name))
+    assert found is not None
+    return found
+
+
+def size(registry: Registry) -> int:
+    with registry.ledger.reading() as reading:
+        return reading.size
+
+
+# Made and shown
+
+
+def test_a_token_acts_as_its_maker_and_the_ledger_names_both(here: Registry) -> None:
+    secret = make(here, ANN, scope("create"), label="the catalogue")
+    who = Tokens(here).authenticate(secret.text())
+    assert who == Tokened(KeyHolder(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
+    here.do(NEW, who, "http")
+    entry = entry_of(here, "12345/new")
+    assert entry.who == ("http", f"token:{secret.id} by 300:0.NA/12345")
+
+
+def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -> None:
+    secret = make(here, ANN, scope("create", "read"), label="the catalogue")
+    here.do(RevokeToken(secret.id), SERVER, "native", "it was found in a repository")
+    name = token_name(secret.id)
+    with here.ledger.reading() as reading:
+        revoked, made = reading.history(record_key(name))
+    assert (made.action, made.state, made.who) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
+    assert (revoked.action, revoked.state, revoked.who) == (Action.DELETE, State.ABSENT, ("native", "300:0.NA/0.NA"))
+    assert revoked.why == "it was found in a repository"
+    about, hash_ = made.record()
+    assert about.type == TOKEN_TYPE
+    for word in (b'"label":"the catalogue"', b'"maker":"300:0.NA/12345"', b'"may":["read","create"]', b'["12345"]'):
+        assert word in about.data
+    assert hash_.data == secret.digest()
+
+
+def test_the_secret_is_nowhere_and_its_hash_is_shown_to_nobody(there: Registry, tmp_path: Path) -> None:
+    secret = make(there, ANN, scope("create"))
+    who = Tokens(there).authenticate(secret.text())
+    there.do(NEW, who, "http")
+    with there.facts() as facts:
+        for asking in (OPERATOR, SERVER):
+            versions = history.history(facts, asking, Handle.keepable(token_name(secret.id))).versions
+            assert [value.type for value in versions[0].values] == [TOKEN_TYPE]
+    save_backup(there.ledger.log, tmp_path / "backup")
+    folder = Path(str(there.ledger.log.store.engine.url.database)).parent
+    files = [path.read_bytes() for path in (*folder.rglob("*"), tmp_path / "backup") if path.is_file()]
+    assert any(secret.digest() in octets for octets in files)
+    for octets in files:
+        assert secret.octets not in octets
+        assert secret.octets.hex().encode() not in octets
+        assert secret.text().encode()[16:] not in octets
+
+
+def test_the_record_of_a_token_is_no_handle(there: Registry) -> None:
+    secret = make(there, ANN)
+    name = Handle.keepable(token_name(secret.id))
+    about = entry_of(there, str(name)).record()[0]
+    for operation in (Create(name, (about,), overwrite=True), Add(name, (URL,)), Remove(name, (2,)), Modify(name, ())):
+        refused(lambda operation=operation: there.do(operation, OPERATOR, "cli"), ResponseCode.SERVER_NOT_RESP)  # type: ignore[misc]
+    assert there.ledger.find(str(name).encode()) is None
+    with there.facts() as facts:
+        refused(lambda: history.history(facts, ANN, name), ResponseCode.SERVER_NOT_RESP)
+
+
+def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) -> None:
+    there.do(SetPolicy("12345", replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED)), OPERATOR, "cli")
+    there.do(NEW, shown(there, ANN, scope("create")), "http")
+    admins = [value for value in entry_of(there, "12345/new").record() if value.type == "HS_ADMIN"]
+    assert [str(Admin.from_bytes(value.data).administrator) for value in admins] == ["300:0.NA/12345"]
+
+
+# What is no token
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda secret: secret.id, "begins with perseid_"),
+        (lambda secret: secret.text()[:-2], "was it cut"),
+        (lambda secret: Secret(secret.id, secrets.token_bytes(32)).text(), "there is no such token here"),
+        (lambda secret: Secret("zzzzzzzz", secret.octets).text(), "there is no such token here"),
+    ],
+)
+def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], words: str) -> None:
+    secret = make(there, ANN)
+    text = change(secret)
+    with pytest.raises(Refused) as caught:
+        Tokens(there).authenticate(text)
+    assert caught.value.code is ResponseCode.AUTHENTICATION_FAILED
+    assert words in caught.value.reason
+    assert not text or text not in str(caught.value)
+    # Nor does the error that caused it.
+    assert caught.value.__cause__ is None
+
+
+def test_a_record_that_cannot_be_read_gives_no_right(there: Registry) -> None:
+    secret = make(there, OPERATOR, scope("create"))
+    who = Tokens(there).authenticate(secret.text())
+    about, hash_ = entry_of(there, token_name(secret.id)).record()
+    for data in (
+        b"{}",
+        b"\xff",
+        about.data.replace(b"create", b"anything"),
+        about.data.replace(b"{", b'{"more":1,', 1),
+    ):
+        values = (replace(about, data=data), hash_)
+        draft = Draft(Action.UPDATE, State.NORMAL, token_name(secret.id), "cli", "local:alice", "", values)
+        there.ledger.append(Append(draft))
+        refused(lambda: Tokens(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+        refused(lambda: there.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED)
+
+
+def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry) -> None:
+    """Whoever holds an identity of before has to show the token again."""
+    who = shown(there, OPERATOR, scope("create"))
+    forged = replace(who, scope=Scope.of(Word, None))
+    refused(lambda: there.do(NEW, forged, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
+    other = replace(who, maker=SERVER)
+    refused(lambda: there.do(NEW, other, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
+
+
+# What ends a token
+
+
+def test_a_token_ends_when_its_time_is_over(here: Registry, machine: Machine) -> None:
+    secret = make(here, ANN, scope("create"), days=2)
+    who = Tokens(here).authenticate(secret.text())
+    machine.run((2 * DAY - 1) * SECOND)
+    assert Tokens(here).authenticate(secret.text()) == who
+    machine.run(SECOND)
+    words = f"the time of the token {secret.id} is over"
+    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    before = size(here)
+    refused(lambda: here.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
+    assert size(here) == before
+
+
+def test_a_token_ends_when_it_is_revoked(here: Registry) -> None:
+    secret = make(here, ANN, scope("create"))
+    who = Tokens(here).authenticate(secret.text())
+    here.do(RevokeToken(secret.id), ANN, "cli")
+    words = f"the token {secret.id} was revoked"
+    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: here.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
+    assert not here.explain(NEW, who, "http").allowed
+    refused(lambda: here.resolve(Query(X), who), ResponseCode.AUTHENTICATION_FAILED, words)
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """An operation during which something else happens, after it was decided and before it is committed."""
+
+    operation: Operation[Changed]
+    happens: list[Callable[[], object]]
+
+    def decide(self, context: Context) -> Plan[Changed]:
+        plan = self.operation.decide(context)
+        if self.happens:
+            self.happens.pop()()
+        return plan
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_a_token_that_is_revoked_between_decision_and_commit_has_done_nothing(
+    here: Registry, seen_before: bool
+) -> None:
+    secret = make(here, ANN, scope("create"))
+    who = Tokens(here).authenticate(secret.text())
+    if seen_before:  # so that the token's record is remembered, and not read for the decision
+        here.do(Create(handle("12345/before"), (URL,)), who, "http")
+    late = Meanwhile(NEW, [lambda: here.do(RevokeToken(secret.id), SERVER, "cli")])
+    refused(lambda: here.do(late, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
+    with here.facts() as facts:
+        assert not facts.held(handle("12345/new")).exists
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Modify(handle("0.NA/12345"), (key(300, "another secret"),)),
+        Remove(handle("0.NA/12345"), (300,)),
+        Modify(handle("0.NA/12345"), (replace(key(300, "a secret"), type="DESC"),)),
+    ],
+)
+def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Operation[Changed]) -> None:
+    secret = make(here, ANN, scope("create"))
+    who = Tokens(here).authenticate(secret.text())
+    late = Meanwhile(NEW, [lambda: here.do(change, OPERATOR, "cli")])
+    refused(lambda: here.do(late, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "is gone or another one now")
+    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, "300:0.NA/12345")
+    assert tokens.found(here, OPERATOR, secret.id).state(here.now()) == "without its key"
+
+
+def test_other_changes_of_the_makers_record_do_not_end_it(here: Registry) -> None:
+    secret = make(here, ANN, scope("create"))
+    here.do(Add(handle("0.NA/12345"), (URL,)), OPERATOR, "cli")
+    here.do(Modify(handle("0.NA/12345"), (key(301, "another secret"),)), OPERATOR, "cli")
+    here.do(NEW, Tokens(here).authenticate(secret.text()), "http")
+
+
+def test_a_token_of_a_group_ends_with_the_group_and_not_with_its_members(there: Registry) -> None:
+    prefix = handle("0.NA/12345")
+    group = Value(200, "HS_VLIST", bytes(4))
+    there.do(Add(prefix, (group, admin(110, "200:0.NA/12345"))), OPERATOR, "cli")
+    who = KeyHolder(ValueRef(200, "0.NA/12345"), Proof.FILE_PERMISSION)
+    secret = make(there, who, scope("create"))
+    members = Value(200, "HS_VLIST", (1).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"1/a" + bytes(4))
+    there.do(Modify(prefix, (members,)), OPERATOR, "cli")
+    Tokens(there).authenticate(secret.text())
+    there.do(Remove(prefix, (200,)), OPERATOR, "cli")
+    refused(lambda: Tokens(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+
+
+def test_a_token_has_no_right_that_its_maker_has_lost(here: Registry) -> None:
+    who = shown(here, ANN, scope("create", "update"))
+    change = Modify(X, (replace(URL, data=b"https://example.net/"),))
+    assert here.explain(change, who, "http").allowed
+    here.do(Modify(X, (admin(100, "1:1/somebody-else"),)), OPERATOR, "cli")
+    refused(lambda: here.do(change, who, "http"), ResponseCode.INVALID_ADMIN)
+    here.do(NEW, who, "http")
+    here.do(Remove(handle("0.NA/12345"), (100,)), OPERATOR, "cli")
+    refused(lambda: here.do(Create(handle("12345/2"), (URL,)), who, "http"), ResponseCode.INVALID_ADMIN)
+
+
+def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there: Registry) -> None:
+    """Outside sessions it is not meant by a reference to the key that proved it, and its token is not either."""
+    there.do(Add(handle("0.NA/12345"), (admin(120, "0:0.NA/12345", AdminPermission.MODIFY_ADMIN),)), OPERATOR, "cli")
+    anyone = KeyHolder(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
+    assert not there.explain(NEW, anyone, "http").allowed
+    who = shown(there, anyone, scope("create"))
+    assert str(who.maker) == "0:0.NA/12345"
+    assert not there.explain(NEW, who, "http").allowed
+    within = replace(anyone, session=True)
+    assert there.explain(NEW, within, "native").allowed
+    assert there.explain(NEW, shown(there, within, scope("create")), "http").allowed
+
+
+# Who makes and revokes
+
+
+@pytest.mark.parametrize(
+    ("who", "places", "code"),
+    [
+        (OPERATOR, None, None),
+        (SERVER, None, None),
+        (SERVER, ["12345"], None),
+        (ANN, ["12345"], None),
+        (ANN, ["12345", "20.500"], None),
+        (ANN, ["12345.*"], None),
+        (BEA, ["12345"], None),
+        (BEA, ["12345", "20.500"], ResponseCode.INVALID_ADMIN),
+        (BEA, ["20.*"], ResponseCode.INVALID_ADMIN),
+        (ANN, None, ResponseCode.INVALID_ADMIN),
+        (STRANGER, ["12345"], ResponseCode.INVALID_ADMIN),
+        (NOBODY, ["12345"], ResponseCode.AUTHENTICATION_NEEDED),
+    ],
+)
+def test_who_makes_tokens(here: Registry, who: Identity, places: list[str] | None, code: ResponseCode | None) -> None:
+    if code is None:
+        make(here, who, scope("read", where=places))
+    else:
+        refused(lambda: make(here, who, scope("read", where=places)), code)
+
+
+def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> None:
+    who = shown(there, OPERATOR, Scope.of(Word, None))
+    refused(lambda: make(there, who), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token can do that")
+    other = make(there, OPERATOR)
+    refused(lambda: there.do(RevokeToken(other.id), who, "http"), ResponseCode.HANDLE_NOT_FOUND)
+    there.do(RevokeToken(who.token), who, "http")
+    refused(lambda: there.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"seconds": 0}, ResponseCode.INVALID_VALUE, "400 days at most"),
+        ({"seconds": -1}, ResponseCode.INVALID_VALUE, "400 days at most"),
+        ({"seconds": MAX_DAYS * DAY + 1}, ResponseCode.INVALID_VALUE, "400 days at most"),
+        ({"label": "x" * 201}, ResponseCode.INVALID_VALUE, "one line"),
+        ({"label": "two\nlines"}, ResponseCode.INVALID_VALUE, "one line"),
+        ({"label": "\ud800"}, ResponseCode.INVALID_VALUE, "one line"),
+        ({"scope": scope("read", where=["777"])}, ResponseCode.SERVER_NOT_RESP, "not homed here"),
+        ({"scope": scope("read", where=["0.NA"])}, ResponseCode.INVALID_HANDLE, "system itself"),
+        ({"scope": scope("read", where=["0.SITE"])}, ResponseCode.INVALID_HANDLE, "system itself"),
+    ],
+)
+def test_what_cannot_be_made(there: Registry, change: dict[str, object], code: ResponseCode, words: str) -> None:
+    order = replace(CreateToken(Secret.new(secrets.token_bytes), scope("read")), **change)  # type: ignore[arg-type]
+    before = size(there)
+    refused(lambda: there.do(order, OPERATOR, "cli"), code, words)
+    assert size(there) == before
+
+
+def test_a_token_of_somebody_whose_key_is_elsewhere_would_not_end(there: Registry) -> None:
+    there.do(Add(handle("0.NA/12345"), (admin(130, "300:99999/far"),)), OPERATOR, "cli")
+    refused(lambda: make(there, key_holder(300, "99999/far")), ResponseCode.INVALID_ADMIN, "not held here")
+    there.do(Add(handle("0.NA/12345"), (admin(131, "999:0.NA/12345"),)), OPERATOR, "cli")
+    refused(lambda: make(there, key_holder(999, "0.NA/12345")), ResponseCode.INVALID_ADMIN, "not held here")
+
+
+def test_an_id_is_given_once(there: Registry) -> None:
+    secret = make(there, ANN)
+    again = CreateToken(Secret(secret.id, bytes(32)), scope("read"))
+    refused(lambda: there.do(again, OPERATOR, "cli"), ResponseCode.HANDLE_ALREADY_EXISTS, "already")
+    there.do(RevokeToken(secret.id), ANN, "cli")
+    refused(lambda: there.do(again, OPERATOR, "cli"), ResponseCode.HANDLE_ALREADY_EXISTS, "already")
+
+
+def test_what_is_usual(there: Registry) -> None:
+    made = there.do(CreateToken(Secret.new(secrets.token_bytes), scope("read")), ANN, "cli")
+    assert made.expires - made.created == DEFAULT_DAYS * DAY
+    assert made.created == there.now()
+
+
+@pytest.mark.parametrize(
+    ("who", "may"), [(OPERATOR, True), (SERVER, True), (ANN, True), (BEA, True), (STRANGER, False), (NOBODY, False)]
+)
+def test_who_revokes_tokens(here: Registry, who: Identity, may: bool) -> None:
+    """Those who might have made it, and whoever did."""
+    by_bea = make(here, BEA)
+    if may:
+        here.do(RevokeToken(by_bea.id), who, "cli")
+        before = size(here)
+        here.do(RevokeToken(by_bea.id), who, "cli")
+        assert size(here) == before, "once is enough"
+    else:
+        with pytest.raises(Refused):
+            here.do(RevokeToken(by_bea.id), who, "cli")
+        Tokens(here).authenticate(by_bea.text())
+
+
+@pytest.mark.parametrize("who", [STRANGER, NOBODY])
+def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, who: Identity) -> None:
+    """Neither whether it was made nor whether it was revoked: the answer is that to an id that nobody has."""
+    there_is, gone = make(here, ANN), make(here, OPERATOR, scope("read", where=None))
+    here.do(RevokeToken(gone.id), OPERATOR, "cli")
+    said: set[tuple[object, ...]] = set()
+    for token in (there_is.id, gone.id, "zzzzzzzz"):
+        with pytest.raises(Refused) as caught:
+            here.do(RevokeToken(token), who, "cli")
+        problem = caught.value
+        said.add((problem.code, problem.reason.replace(token, "…"), problem.advice, problem.rule))
+        explained = here.explain(RevokeToken(token), who, "http")
+        said.add((explained.code, explained.reason.replace(token, "…"), explained.advice, explained.rule))
+    assert len(said) == 1, said
+    Tokens(here).authenticate(there_is.text())
+
+
+def test_the_maker_revokes_what_they_could_not_make_any_more(there: Registry) -> None:
+    secret = make(there, BEA)
+    there.do(Remove(handle("0.NA/12345"), (101,)), OPERATOR, "cli")
+    there.do(RevokeToken(secret.id), BEA, "cli")
+
+
+@pytest.mark.parametrize("token", ["zzzzzzzz", "", "../x", "ABCDEFGH", "x" * 5_000])
+def test_there_is_no_such_token(there: Registry, token: str) -> None:
+    refused(lambda: there.do(RevokeToken(token), OPERATOR, "cli"), ResponseCode.HANDLE_NOT_FOUND, "no token")
+    refused(lambda: tokens.found(there, OPERATOR, token), ResponseCode.HANDLE_NOT_FOUND, "no token")
+
+
+# Listed
+
+
+def listed(registry: Registry, who: Identity, limit: int = 100) -> list[tokens.Listed]:
+    found: list[tokens.Listed] = []
+    after = ""
+    while True:
+        page, following = tokens.listed(registry, who, after, limit)
+        assert len(page) <= limit
+        found += page
+        if following is None:
+            return found
+        after = following
+
+
+def test_who_sees_which_tokens(here: Registry) -> None:
+    everywhere = make(here, OPERATOR, scope("read", where=None)).id
+    both = make(here, ANN, scope("read", where=["12345", "20.500"])).id
+    ann, bea = make(here, ANN).id, make(here, BEA).id
+    assert {each.token.id for each in listed(here, OPERATOR)} == {everywhere, both, ann, bea}
+    assert {each.token.id for each in listed(here, SERVER)} == {everywhere, both, ann, bea}
+    assert {each.token.id for each in listed(here, ANN)} == {both, ann, bea}
+    assert {each.token.id for each in listed(here, BEA)} == {ann, bea}
+    assert listed(here, STRANGER) == listed(here, NOBODY) == []
+    who = shown(here, OPERATOR, Scope.of(Word, None))
+    assert [each.token.id for each in listed(here, who)] == [who.token]
+    refused(lambda: tokens.found(here, BEA, both), ResponseCode.HANDLE_NOT_FOUND)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_pages(there: Registry, limit: int) -> None:
+    made = sorted(make(there, ANN if number % 3 else OPERATOR, scope("read")).id for number in range(7))
+    assert [each.token.id for each in listed(there, OPERATOR, limit)] == made
+
+
+def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much one request may search is limited; then the page ends, and the next one has the rest."""
+    deep = handle("12345/deep")
+    groups = [Value(number, "HS_VLIST", ValueList((ref(f"{number + 1}:{deep}"),)).to_bytes()) for number in range(1, 5)]
+    last = Value(5, "HS_VLIST", ValueList((STRANGER.reference,)).to_bytes())
+    there.do(Create(deep, (*groups, last, OWN)), OPERATOR, "cli")
+    for number in range(6):
+        rights = admin(100, f"1:{deep}" if number % 2 else "1:1/x", AdminPermission.MODIFY_ADMIN)
+        add_namespace(there, f"70.{number}", "free", rights)
+    every = {number: make(there, OPERATOR, scope("read", where=[f"70.{number}"])).id for number in range(6)}
+    twice = make(there, OPERATOR, scope("read", where=["70.1", "70.3"])).id
+    seen = sorted([every[1], every[3], every[5], twice])
+    for most in (6, 7, 12, 13, 1_000):  # one for who runs the server, and five for the groups
+        monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", most)
+        assert [each.token.id for each in listed(there, STRANGER)] == seen, most
+    monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", 5)
+    assert listed(there, STRANGER) == [], "what takes more than there is counts as no right, as everywhere"
+
+
+def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
+    secret = make(here, ANN, scope("create"), label="the catalogue", days=10)
+    found = tokens.found(here, ANN, secret.id)
+    assert (found.token.label, found.token.maker, found.token.scope) == ("the catalogue", str(ANN), scope("create"))
+    assert (found.used, found.revoked, found.state(here.now())) == (None, None, "counts")
+    machine.run(11 * DAY * SECOND)
+    assert found.state(here.now()) == "expired"
+    assert not found.counts(here.now())
+    here.do(RevokeToken(secret.id), ANN, "cli")
+    (gone,) = listed(here, ANN)
+    assert (gone.state(here.now()), gone.revoked) == ("revoked", here.now())
+    assert gone.seq == found.seq
+
+
+# Used
+
+
+def test_the_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
+    secret = make(here, ANN)
+    log = here.ledger.log
+    assert token_uses.last_days(log) == {}
+    one, another = Tokens(here), Tokens(here)
+    one.authenticate(secret.text())
+    today = here.now() // DAY
+    assert token_uses.last_days(log) == {secret.id: today}
+    assert tokens.found(here, ANN, secret.id).used == today * DAY
+    assert not token_uses.note(log, secret.id, today)
+    assert not token_uses.note(log, secret.id, today - 1)
+    another.authenticate(secret.text())
+    machine.run(DAY * SECOND)
+    for _ in range(3):
+        one.authenticate(secret.text())
+    assert token_uses.last_days(log) == {secret.id: today + 1}
+
+
+def test_a_use_costs_nothing_that_day(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = make(there, ANN)
+    calls: list[str] = []
+    monkeypatch.setattr(token_uses, "note", lambda _log, token, _day: calls.append(token))
+    known = Tokens(there)
+    for _ in range(5):
+        known.authenticate(secret.text())
+    assert calls == [secret.id]
+
+
+def test_a_use_that_cannot_be_written_down_is_a_use(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = make(there, ANN)
+    known = Tokens(there)
+
+    def busy(*_: object) -> bool:
+        raise Contention("somebody else writes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(token_uses, "note", busy)
+        known.authenticate(secret.text())
+    assert tokens.found(there, ANN, secret.id).used is None
+    known.authenticate(secret.text())
+    assert tokens.found(there, ANN, secret.id).used is not None
+
+
+def test_who_is_not_let_in_has_not_used_it(there: Registry) -> None:
+    secret = make(there, ANN)
+    there.do(RevokeToken(secret.id), ANN, "cli")
+    with pytest.raises(Refused):
+        Tokens(there).authenticate(secret.text())
+    assert token_uses.last_days(there.ledger.log) == {}
+
+
+# Changes of many records
+
+
+def fill(registry: Registry, prefix: str, count: int = 3) -> None:
+    for number in range(count):
+        values = (Value.text(1, "URL", f"http://old.example/{number}"), OWN)
+        registry.do(Create(handle(f"{prefix}/{number}"), values), OPERATOR, "cli")
+
+
+ORDER = Rewrite("http://old.example/*", "https://new.example/*")
+
+
+def run_rewrite(registry: Registry, who: Identity, order: Rewrite = ORDER) -> UnitOperation:
+    begun = rewrite.begin(registry, order, who, "http", "", 0)
+    list(rewrite.run(registry, begun, who))
+    return jobs.found(registry, who, begun.id)
+
+
+def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: Registry) -> None:
+    fill(there, "12345")
+    fill(there, "20.500")
+    order = replace(ORDER, prefix="12345")
+    reads = shown(there, ANN, scope("find"))
+    refused(lambda: run_rewrite(there, reads, order), ResponseCode.INSUFFICIENT_PERMISSIONS, "update")
+    writes = shown(there, ANN, scope("find", "update"))
+    done = run_rewrite(there, writes)
+    assert done.done == 3, "only the namespace of the token is seen, and changed"
+    assert done.actor == str(writes)
+    assert [each.id for each in jobs.listed(there, writes)] == [done.id]
+    assert done.id not in [each.id for each in jobs.listed(there, reads)]
+    undone = undo.begin(there, done.id, writes, "http")
+    list(undo.run(there, undone, writes))
+    assert jobs.found(there, writes, undone.id).done == 3
+
+
+@pytest.mark.parametrize("lacking", ["update", "transfer"])
+def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -> None:
+    fill(there, "12345", 2)
+    if lacking == "update":
+        name = run_rewrite(there, OPERATOR, replace(ORDER, prefix="12345")).id
+    else:
+        name = hand_over(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
+    who = shown(there, OPERATOR, Scope.of([word for word in Word if word.value != lacking], None))
+    refused(lambda: undo.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    may = shown(there, OPERATOR, Scope.of([lacking, "admin"], None))
+    begun = undo.begin(there, name, may, "http")
+    refused(lambda: list(undo.run(there, begun, who)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    list(undo.run(there, begun, may))
+    assert jobs.found(there, OPERATOR, begun.id).ended
+
+
+def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
+    fill(there, "12345", 2)
+    what = TransferAll("12345", ValueRef(301, "0.NA/12345"))
+    before = size(there)
+    lacks = shown(there, OPERATOR, scope("find", "update", "namespaces"))
+    refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
+    names = shown(there, OPERATOR, scope("transfer"))
+    refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
+    assert (size(there), list(jobs.listed(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
+    assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
+    both = shown(there, OPERATOR, scope("transfer", "namespaces"))
+    assert hand_over(there, what, both).ended
+
+
+def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "CHUNK", 1)
+    fill(there, "12345", 3)
+    who = shown(there, OPERATOR, scope("find", "update"))
+    begun = rewrite.begin(there, ORDER, who, "http", "", 0)
+    steps = rewrite.run(there, begun, who)
+    next(steps)
+    there.do(RevokeToken(who.token), OPERATOR, "cli")
+    refused(lambda: list(steps), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
+
+
+@dataclass(frozen=True)
+class Thoughtless:
+    """An operation of somebody who forgot to ask for a right."""
+
+    def decide(self, context: Context) -> Plan[None]:
+        held = context.facts.held(handle("12345/new"))
+        return Plan(lambda _: None, (context.draft(held, Action.CREATE, (URL,)),))
+
+
+def test_what_asks_for_no_right_is_open_to_no_token(there: Registry) -> None:
+    who = shown(there, OPERATOR, Scope.of(Word, None))
+    refused(lambda: there.do(Thoughtless(), who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token")
+    there.do(Thoughtless(), OPERATOR, "cli")
+
+
+# Kept
+
+
+def test_a_backup_has_tokens_and_their_days(here: Registry, tmp_path: Path, machine: Machine) -> None:
+    secret, gone = make(here, ANN, scope("create")), make(here, ANN)
+    Tokens(here).authenticate(secret.text())
+    here.do(RevokeToken(gone.id), ANN, "cli")
+    before = listed(here, OPERATOR)
+    save_backup(here.ledger.log, tmp_path / "backup")
+    store = Store.sqlite(tmp_path / "again.db")
+    store.upgrade()
+    log = Log(store, machine.clock(), random.Random(3).randbytes)
+    restore([tmp_path / "backup"], log, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
+    with reopened(log, tmp_path) as again:
+        assert listed(again, OPERATOR) == before
+        again.do(NEW, Tokens(again).authenticate(secret.text()), "http")
+        refused(lambda: Tokens(again).authenticate(gone.text()), ResponseCode.AUTHENTICATION_FAILED, "revoked")
+
+
+@contextmanager
+def reopened(log: Log, folder: Path) -> Iterator[Registry]:
+    """A registry over a ledger that exists."""
+    with Ledger(log, Answers(folder / "again")) as ledger:
+        yield Registry(ledger, RULES)
+
+
+def test_two_nodes_know_of_each_others_tokens(where: str, tmp_path: Path, machine: Machine) -> None:
+    first = open_store(where)
+    first.upgrade()
+    with registry_on(first, tmp_path, machine, RULES) as one:
+        furnish(one)
+        with reopened(Log(open_store(where), machine.clock(), random.Random(5).randbytes), tmp_path) as other:
+            secret = make(one, ANN, scope("create"))
+            who = Tokens(other).authenticate(secret.text())
+            other.do(Create(handle("12345/1"), (URL,)), who, "http")
+            one.do(RevokeToken(secret.id), ANN, "cli")
+            refused(lambda: other.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "revoked")
+
+
+def test_the_namespace_may_go(there: Registry) -> None:
+    """A token for a namespace that is not here any more is good for nothing, and can be revoked."""
+    add_namespace(there, "777")
+    secret = make(there, OPERATOR, scope("create", where=["777"]))
+    who = Tokens(there).authenticate(secret.text())
+    there.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
+    refused(lambda: there.do(Create(handle("777/x"), (URL,)), who, "http"), ResponseCode.SERVER_NOT_RESP)
+    there.do(RevokeToken(secret.id), OPERATOR, "cli")

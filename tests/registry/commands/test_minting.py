@@ -1,0 +1,626 @@
+"""New names: by the namespace's scheme, once, for whom the policy allows it, with everything the policy asks for."""
+
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, State
+from perseid.ledger.views.answers import Answers
+from perseid.names import pilin
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.pattern import Pattern
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.encoding import to_iso
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands import minting
+from perseid.registry.commands.minting import MAX_NAMES, Generate, Maker, Mint, MustWait, Reserve, Template, mint
+from perseid.registry.commands.records import Create, Delete, Home
+from perseid.registry.identity import Identity
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.resolve import Query
+from perseid.registry.registry import Registry
+from perseid.registry.results import Minted, Refused
+from perseid.registry.snapshot import Held, Rules
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import NOW, SIGNER, Machine, log_of_today, open_store
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+ROOT = Path(__file__).resolve().parents[3]
+CREATOR = handle("102.100.272/0N8J991QH")
+PILIN = replace(PROFILES["pilin"], default_creator=str(CREATOR))
+ALICE = key_holder(300, "0.NA/10.1")
+STRANGER = key_holder(300, "10.9/stranger")
+SERVER = key_holder(300, "0.NA/0.NA")
+
+
+@pytest.fixture
+def registry(machine: Machine) -> Iterator[Registry]:
+    """Namespaces with and without a scheme; the first creator names itself (A4)."""
+    with registry_in_memory(machine) as made:
+        add_namespace(made, "10.1", "free", admin(100, "300:0.NA/10.1"), url("key", 300))
+        add_namespace(made, "102.100.272", PILIN, admin(100, "300:0.NA/102.100.272"))
+        party = Value.text(1, PILIN.creator_type, str(CREATOR))
+        made.do(Create(CREATOR, (party, Value.text(2, "DESC", "a party"))), OPERATOR, "cli")
+        yield made
+
+
+def url(data: str = "https://example.org/", index: int = 1) -> Value:
+    return Value.text(index, "URL", data)
+
+
+def minted(registry: Registry, where: str, count: int = 1, who: Identity = OPERATOR, **more: object) -> Minted:
+    order = replace(Mint(Maker.of(registry), where, count), **more)  # type: ignore[arg-type]
+    return registry.do(order, who, "cli")
+
+
+def refusal(registry: Registry, where: str, count: int = 1, who: Identity = OPERATOR, **more: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        minted(registry, where, count, who, **more)
+    return caught.value
+
+
+def held(registry: Registry, name: Handle) -> Held:
+    with registry.facts() as facts:
+        return facts.held(name)
+
+
+def of_type(found: Held, type_: str) -> list[str]:
+    return [value.data.decode() for value in found.values if value.type == type_]
+
+
+# Names
+
+
+def test_p8_in_a_scheme_namespace_names_are_made_by_the_scheme(registry: Registry) -> None:
+    names = minted(registry, "102.100.272", 3, values=(url(),)).handles
+    first = pilin.from_unix_ns(NOW * 1000)
+    assert [pilin.decode(name.suffix) for name in names] == [first, first + 1, first + 2], "P1: when it was asked for"
+    assert all(held(registry, name).state is State.NORMAL for name in names)
+
+
+@pytest.mark.parametrize("profile", ["free", "exact"])
+@pytest.mark.parametrize("lead", ["", "/", "/abc-"])
+def test_p8_elsewhere_a_uuid_is_put_behind_the_text_that_was_given(registry: Registry, profile: str, lead: str) -> None:
+    add_namespace(registry, "10.2", profile)
+    name = minted(registry, "10.2" + lead).handles[0]
+    assert UUID.fullmatch(name.suffix.removeprefix(lead[1:]))
+    assert str(name).startswith("10.2/" + lead[1:])
+
+
+def test_p8_a_scheme_makes_the_whole_suffix(registry: Registry) -> None:
+    refused = refusal(registry, "102.100.272/abc")
+    assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "P8")
+    assert str(refused) == (
+        'the suffix cannot begin with abc; the policy of this namespace says: scheme = "pilin". Ask for names under '
+        "102.100.272: the service makes the whole suffix"
+    )
+
+
+def test_every_built_in_scheme_mints(registry: Registry) -> None:
+    add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:TR-dd", profile="own"))
+    assert [name.suffix for name in minted(registry, "10.3", 3).handles] == ["TR-00", "TR-01", "TR-02"]
+    add_namespace(registry, "2000.1", "cordra")
+    assert re.fullmatch("[0-9A-F]{32}", minted(registry, "2000.1").handles[0].suffix)
+    add_namespace(registry, "10.4", replace(PROFILES["free"], scheme="uuid", profile="own"))
+    assert UUID.fullmatch(minted(registry, "10.4").handles[0].suffix)
+
+
+def test_when_a_pattern_has_no_more_names_that_is_said(registry: Registry) -> None:
+    add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:d", profile="own"))
+    assert len(minted(registry, "10.3", 9).handles) == 9
+    refused = refusal(registry, "10.3", 2)
+    assert refused.code is ResponseCode.INVALID_HANDLE
+    assert "of which 1 are left; 2 are asked for" in refused.reason
+    assert 'scheme = "pattern:d"' in refused.reason
+    assert len(minted(registry, "10.3", 1).handles) == 1, "none was lost"
+
+
+def test_p8_what_a_scheme_makes_must_be_valid_in_it(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemes may be third parties'."""
+
+    def validate(_: Pattern, handle: Handle) -> None:
+        raise InvalidName("P8", f"{handle.suffix} is not what it should be")
+
+    add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:TR-dd", profile="own"))
+    monkeypatch.setattr(Pattern, "validate", validate)
+    assert "TR-00 is not what it should be" in refusal(registry, "10.3").reason
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words"),
+    [
+        ("10.8", ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here"),
+        ("0.NA", ResponseCode.INVALID_HANDLE, "0.NA belongs to the system itself"),
+        ("0.SITE/x", ResponseCode.INVALID_HANDLE, "0.SITE belongs to the system itself"),
+        ("10..1", ResponseCode.INVALID_HANDLE, "empty segment"),
+        ("", ResponseCode.INVALID_HANDLE, "empty"),
+        ("10.1/a\u202eb", ResponseCode.INVALID_HANDLE, "changes the direction of writing"),
+        ("10.1/" + "x" * 2040, ResponseCode.INVALID_HANDLE, "2,048 are the most"),
+    ],
+)
+def test_where_no_names_can_be_made(registry: Registry, where: str, code: ResponseCode, words: str) -> None:
+    refused = refusal(registry, where)
+    assert refused.code is code
+    assert words in str(refused)
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_NAMES + 1])
+def test_a_commit_makes_so_many_names_and_no_more(registry: Registry, count: int) -> None:
+    assert f"{count:,} names cannot be made at once; 1 to 1,000 can" in str(refusal(registry, "10.1", count))
+
+
+# Never twice
+
+
+def test_p6_names_that_exist_or_ever_existed_are_passed_over(registry: Registry) -> None:
+    """Made by hand, deleted, or in small letters: a lease skips them all."""
+    add_namespace(registry, "10.5", replace(PROFILES["free"], scheme="pilin", profile="own"))
+    first = pilin.from_unix_ns(NOW * 1000)
+    by_hand = [Handle("10.5", pilin.encode(first + after)) for after in (0, 1, 3)]
+    registry.do(Create(by_hand[0], ()), OPERATOR, "cli")
+    registry.do(Create(Handle("10.5", by_hand[1].suffix.lower()), ()), OPERATOR, "cli")
+    registry.do(Create(by_hand[2], ()), OPERATOR, "cli")
+    registry.do(Delete(by_hand[2]), OPERATOR, "cli")
+    found = [pilin.decode(name.suffix) - first for name in minted(registry, "10.5", 3).handles]
+    assert found == [2, 4, 5]
+
+
+def test_p6_a_clock_that_steps_back_gives_no_name_twice(registry: Registry, machine: Machine) -> None:
+    names = [*minted(registry, "102.100.272", 5, values=(url(),)).handles]
+    machine.wall -= 60 * SECOND
+    names += minted(registry, "102.100.272", 5, values=(url(),)).handles
+    assert len(set(names)) == 10
+    assert sorted(names, key=lambda name: pilin.decode(name.suffix)) == names
+
+
+def test_p6_generated_names_are_leased_and_have_no_record(registry: Registry) -> None:
+    order = Generate(Maker.of(registry), "102.100.272", 3)
+    names = [*registry.do(order, OPERATOR, "cli").handles, *minted(registry, "102.100.272", values=(url(),)).handles]
+    assert len(set(names)) == 4
+    assert [held(registry, name).exists for name in names] == [False, False, False, True]
+    assert registry.do(replace(order, where="10.1/x"), OPERATOR, "cli").handles[0].suffix.startswith("x")
+
+
+def test_p6_where_very_many_exist_names_are_tried_again_outside(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else can write while names are passed over, so that ends; the next attempt goes on from there."""
+    add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:ddd", profile="own"))
+    for number in (*range(21), 24):
+        registry.do(Create(Handle("10.3", f"{number:03}"), ()), OPERATOR, "cli")
+    monkeypatch.setattr(minting, "MAX_TRIED", 10)
+    monkeypatch.setattr(minting, "SHORTEST_WAIT", 0.001)
+    with pytest.raises(MustWait, match=r"10 names under 10\.3/ were tried, and all exist already"):
+        minted(registry, "10.3", 4)
+    order = Mint(Maker.of(registry), "10.3", 12, values=numbered)
+    found = [*mint(registry, order, OPERATOR, "cli")]
+    assert [[int(name.suffix) for name in made.handles] for made in found] == [
+        [21, 22, 23, 25, 26, 27, 28, 29],
+        [30, 31, 32, 33],
+    ]
+    last = held(registry, found[1].handles[-1])
+    assert of_type(last, "URL") == ["https://example.org/11"], "the numbers go on where the names do"
+
+
+def test_p5_eight_threads_mint_without_a_duplicate(registry: Registry) -> None:
+    """P5, P6: within a process."""
+
+    def some(_: int) -> list[Handle]:
+        found = [minted(registry, "102.100.272", 20, values=(url(),)).handles for _ in range(5)]
+        return [name for names in found for name in names]
+
+    with ThreadPoolExecutor(8) as pool:
+        names = [name for names in pool.map(some, range(8)) for name in names]
+    assert len(names) == len(set(names)) == 800
+    with registry.facts() as facts:
+        assert all(facts.held(name).exists for name in names)
+
+
+MINTER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from perseid.ledger import Answers, Ledger
+    from perseid.registry.snapshot import Rules
+    from perseid.registry.identity import LocalOperator
+    from perseid.registry.commands.minting import Maker, Mint, mint
+    from perseid.registry.registry import Registry
+    from tests.ledger.ledgers import log_of_today, open_store
+
+    where = sys.argv[1]
+    with Ledger(log_of_today(open_store(where)), Answers(Path(where).parent / "answers")) as ledger:
+        registry = Registry(ledger, Rules())
+        order = Mint(Maker.of(registry), "10.5", int(sys.argv[2]))
+        for made in mint(registry, order, LocalOperator("bob"), "cli"):
+            print(*made.handles, sep="\\n")
+    """
+)
+
+
+def test_p5_three_processes_mint_on_one_file_without_a_duplicate(tmp_path: Path) -> None:
+    """P5, P6: between processes, each with a registry of its own."""
+    where = str(tmp_path / "ledger.db")
+    store = open_store(where)
+    store.upgrade()
+    log = log_of_today(store)
+    log.create(SIGNER)
+    with Ledger(log, Answers(tmp_path / "answers")) as ledger:
+        registry = Registry(ledger, Rules())
+        registry.do(Home("0.NA/0.NA"), OPERATOR, "cli")
+        add_namespace(registry, "10.5", replace(PROFILES["free"], scheme="pilin", profile="own"))
+        command = [sys.executable, "-c", MINTER, where, "400"]
+        running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        names = [line for one in running for line in one.communicate()[0].split()]
+        assert [one.returncode for one in running] == [0, 0, 0]
+        assert len(names) == len(set(names)) == 1200
+        assert all(held(registry, handle(name)).exists for name in names[::100])
+
+
+# Waiting for the clock
+
+
+def ahead(registry: Registry, prefix: str = "10.5", **more: object) -> None:
+    policy = replace(PROFILES["free"], scheme="pilin", profile="own", **more)  # type: ignore[arg-type]
+    add_namespace(registry, prefix, policy)
+
+
+def test_p6_beyond_max_ahead_whoever_asks_must_wait(registry: Registry, machine: Machine) -> None:
+    """Nothing waits while nobody else can write, and no name is lost by it."""
+    ahead(registry, max_ahead=100)
+    assert len(minted(registry, "10.5", 101).handles) == 101
+    refused = refusal(registry, "10.5", 10)
+    assert isinstance(refused, MustWait)
+    assert (refused.code, refused.seconds) == (ResponseCode.SERVER_TOO_BUSY, 0.01)
+    assert str(refused) == (
+        "names under 10.5/ have been given out as far ahead of the clock as is allowed; the policy of this namespace "
+        "says: max_ahead = 100. Try again in 1 s; if that is long, look at the clock of this machine"
+    )
+    machine.run(10_000)
+    names = minted(registry, "10.5", 10).handles
+    assert pilin.decode(names[0].suffix) == pilin.from_unix_ns(NOW * 1000) + 101
+
+
+def test_p6_mint_waits_outside_and_keeps_its_place(
+    registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A strict clock gives out 1,000 names a second: none before its moment, and none is left out."""
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        machine.run(int(seconds * SECOND))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(minting, "MAX_NAMES", 100)
+    ahead(registry, strict_clock=True)
+    assert "strict_clock = true" in str(refusal(registry, "10.5", 2))
+    found = []
+    for made in mint(registry, Mint(Maker.of(registry), "10.5", 250), OPERATOR, "cli"):
+        found += [pilin.decode(name.suffix) for name in made.handles]
+        assert found[-1] <= pilin.from_unix_ns(machine.wall * 1000)
+    first = pilin.from_unix_ns(NOW * 1000)
+    assert found == list(range(first, first + 250))
+    assert sum(waited) == pytest.approx(0.25, abs=0.01)
+
+
+def test_mint_waits_no_longer_than_it_is_told(
+    registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: machine.run(int(seconds * SECOND)))
+    ahead(registry, max_ahead=0)
+    order = Mint(Maker.of(registry), "10.5", 1000)
+    with pytest.raises(MustWait):
+        next(mint(registry, order, OPERATOR, "cli", patience=0.5))
+    assert machine.wall == NOW, "it would not have sufficed, so it was not begun"
+    assert len(next(mint(registry, order, OPERATOR, "cli", patience=1.5)).handles) == 1000
+
+
+def test_large_orders_come_in_many_commits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minting, "MAX_NAMES", 10)
+    order = Mint(Maker.of(registry), "10.1", 21, values=numbered)
+    found = list(mint(registry, order, OPERATOR, "cli"))
+    assert [len(made.handles) for made in found] == [10, 10, 1]
+    assert of_type(held(registry, found[2].handles[0]), "URL") == ["https://example.org/20"], "numbers go on"
+    pairs = list(mint(registry, replace(order, count=6, metadata=()), OPERATOR, "cli"))
+    assert [len(made.handles) for made in pairs] == [10, 2], "S12: both names of a thing in one commit"
+    plain = list(mint(registry, Generate(order.maker, "10.1", 11), OPERATOR, "cli"))
+    assert [len(made.handles) for made in plain] == [10, 1]
+    with pytest.raises(Refused, match="0 names cannot be made"):
+        next(mint(registry, replace(order, count=0), OPERATOR, "cli"))
+
+
+# Values
+
+
+def numbered(_: Handle, number: int) -> list[Value]:
+    return [url(f"https://example.org/{number}")]
+
+
+def test_records_hold_what_a_template_makes_of_the_name_and_the_number(registry: Registry) -> None:
+    def template(name: Handle, number: int) -> list[Value]:
+        return [url(f"https://example.org/{number}/{name.suffix.lower()}")]
+
+    for number, name in enumerate(minted(registry, "10.1", 3, values=template, number=7).handles, 7):
+        assert of_type(held(registry, name), "URL") == [f"https://example.org/{number}/{name.suffix}"]
+
+
+def test_a1_new_records_have_authority_metadata_and_administrators(registry: Registry, machine: Machine) -> None:
+    """A1, A8: whichever way they are made, the policy completes them."""
+    registry_policy = replace(PILIN, default_administrators=("200:0.NA/{prefix}",), default_ttl=600)
+    add_namespace(registry, "10.6", registry_policy)
+    for values in ((url(),), numbered):
+        found = held(registry, minted(registry, "10.6", values=values).handles[0])
+        assert of_type(found, PILIN.creation_date_type) == [to_iso(machine.wall // SECOND)]
+        assert of_type(found, PILIN.creator_type) == [str(CREATOR)]
+        made = [value for value in found.values if value.type != "URL"]
+        assert {value.ttl for value in made} == {600}
+        assert Admin.from_bytes(made[0].data) == Admin(ValueRef(200, "0.NA/10.6"))
+        assert {value.timestamp for value in found.values} == {machine.wall // SECOND}
+
+
+def test_a4_a_record_may_name_itself_as_its_creator(registry: Registry) -> None:
+    def template(name: Handle, _: int) -> list[Value]:
+        return [Value.text(1, PILIN.creator_type, str(name))]
+
+    add_namespace(registry, "10.6", PROFILES["pilin"])
+    name = minted(registry, "10.6", values=template).handles[0]
+    assert of_type(held(registry, name), PILIN.creator_type) == [str(name)]
+
+
+def creator(name: str) -> Template:
+    return lambda _, number: (Value.text(1, PILIN.creator_type, name if number else str(CREATOR)),)
+
+
+def test_a4_what_one_of_many_records_names_must_resolve(registry: Registry) -> None:
+    """Nothing is written where one of them is refused."""
+    with registry.facts() as facts:
+        before = facts.reading.size
+    refused = refusal(registry, "102.100.272", 2, values=creator("10.1/nobody"))
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "10.1/nobody" in refused.reason
+    with registry.facts() as facts:
+        assert facts.reading.size == before
+    assert minted(registry, "102.100.272", 2, values=creator("10.77/elsewhere")).seq == before + 1
+
+
+def test_what_rests_on_a_record_that_was_not_read_is_refused(registry: Registry) -> None:
+    def template(name: Handle, _: int) -> list[Value]:
+        return [Value.text(1, PILIN.creator_type, f"10.1/of-{name.suffix}")]
+
+    seen: list[str] = []
+
+    def changing(name: Handle, number: int) -> list[Value]:
+        seen.append(str(name))
+        return template(name, number) if len(seen) > 1 else [Value.text(1, PILIN.creator_type, str(CREATOR))]
+
+    refused = refusal(registry, "102.100.272", values=changing)
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "only with that very name" in refused.reason
+
+
+@pytest.mark.parametrize("values", [(url(index=0),), (url(), url())])
+def test_values_without_indexes_of_their_own_are_refused(registry: Registry, values: tuple[Value, ...]) -> None:
+    assert refusal(registry, "10.1", values=values).code in (
+        ResponseCode.INVALID_VALUE,
+        ResponseCode.VALUE_ALREADY_EXISTS,
+    )
+
+
+def test_a_record_may_be_made_unpublished(registry: Registry) -> None:
+    name = minted(registry, "10.1", values=(url(),), published=False).handles[0]
+    assert held(registry, name).state is State.UNPUBLISHED
+    with pytest.raises(Refused) as caught:
+        registry.resolve(Query(name), NOBODY)
+    assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+
+
+@pytest.mark.parametrize("metadata", [(url("https://example.org/about"),), lambda _, number: [url(f"about-{number}")]])
+def test_s12_a_thing_and_its_metadata_record_have_a_name_each(
+    registry: Registry, metadata: tuple[Value, ...] | Template
+) -> None:
+    """Both are made in one commit and lead to each other by the policy's types."""
+    made = minted(registry, "102.100.272", 2, values=numbered, metadata=metadata)
+    assert len(set(made.handles)) == 4
+    for at in (0, 2):
+        thing, about = made.handles[at : at + 2]
+        assert of_type(held(registry, thing), PILIN.metadata_type) == [str(about)]
+        assert of_type(held(registry, about), PILIN.object_type) == [str(thing)]
+        assert of_type(held(registry, thing), "URL") == [f"https://example.org/{at // 2}"]
+        assert of_type(held(registry, about), "URL")[0].endswith(("about", f"about-{at // 2}"))
+        assert of_type(held(registry, about), PILIN.creator_type) == [str(CREATOR)]
+        assert held(registry, about).seq == held(registry, thing).seq + 1
+
+
+# Who may
+
+
+def minting_policy(who: Who) -> Policy:
+    return replace(PROFILES["free"], who_may_mint=who)
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed"),
+    [
+        (Who.ADMINISTRATORS, {"operator", "server", "administrator"}),
+        (Who.SERVER, {"operator", "server"}),
+        (Who.AUTHENTICATED, {"operator", "server", "administrator", "stranger"}),
+    ],
+)
+def test_s13_the_policy_says_who_may_mint(registry: Registry, rule: Who, allowed: set[str]) -> None:
+    """Also who may reserve and generate; every refusal repeats the policy's line."""
+    add_namespace(registry, "10.7", minting_policy(rule), admin(100, "300:0.NA/10.1", AdminPermission.ADD_HANDLE))
+    identities: dict[str, Identity] = {
+        "operator": OPERATOR,
+        "server": SERVER,
+        "administrator": ALICE,
+        "stranger": STRANGER,
+        "nobody": NOBODY,
+    }
+    maker = Maker.of(registry)
+    for name, who in identities.items():
+        chosen = Reserve((handle(f"10.7/chosen-by-{name}"),), ValueRef(300, "0.NA/10.1"))
+        for operation in (Mint(maker, "10.7"), Generate(maker, "10.7"), chosen):
+            explained = registry.explain(operation, who, "cli")
+            assert explained.allowed is (name in allowed), (name, explained)
+            if not explained.allowed:
+                known = ResponseCode.AUTHENTICATION_NEEDED if who is NOBODY else ResponseCode.INVALID_ADMIN
+                assert explained.code is known
+                assert explained.reason.endswith(f'the policy of this namespace says: who_may_mint = "{rule.value}"')
+
+
+def test_s13_less_than_add_handle_on_the_prefix_does_not_suffice(registry: Registry) -> None:
+    less = ALL_PERMISSIONS & ~AdminPermission.ADD_HANDLE
+    add_namespace(registry, "10.7", "free", admin(100, "300:0.NA/10.1", less))
+    assert "ADD_HANDLE" in refusal(registry, "10.7", who=ALICE).reason
+
+
+def test_whoever_mints_where_everybody_may_administers_what_they_made(registry: Registry) -> None:
+    add_namespace(registry, "10.7", minting_policy(Who.AUTHENTICATED))
+    name = minted(registry, "10.7", who=STRANGER, values=(url(),)).handles[0]
+    assert held(registry, name).values[1:] == (admin(100, "300:10.9/stranger").with_timestamp(NOW // SECOND),)
+    name = minted(registry, "10.7", who=STRANGER, owner=ValueRef(300, "0.NA/10.1")).handles[0]
+    assert of_admin(held(registry, name)) == ["300:0.NA/10.1"]
+    name = minted(registry, "10.7", who=STRANGER, values=(admin(1, "5:10.9/x"),)).handles[0]
+    assert of_admin(held(registry, name)) == ["5:10.9/x"]
+    assert held(registry, minted(registry, "10.7").handles[0]).values == (), "an operator has no key to name"
+
+
+def of_admin(found: Held) -> list[str]:
+    return [str(Admin.from_bytes(value.data).administrator) for value in found.values if value.type == "HS_ADMIN"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (ValueRef(300, "10.1/nobody"), "there is no record of 10.1/nobody, whose prefix is homed here"),
+        (ValueRef(301, "0.NA/10.1"), "0.NA/10.1 has no value with the index 301"),
+        (ValueRef(300, "nonsense"), "300:nonsense cannot own anything"),
+    ],
+)
+def test_an_owner_is_somebody_who_can_prove_it(registry: Registry, owner: ValueRef, words: str) -> None:
+    refused = refusal(registry, "10.1", owner=owner)
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert words in refused.reason
+    assert words in refusal(registry, "10.1", reserve=True, owner=owner).reason
+    assert minted(registry, "10.1", owner=ValueRef(7, "10.77/elsewhere")).handles
+
+
+# Reserving
+
+
+def test_s1_reserved_names_are_owned_not_resolvable_and_never_given_twice(registry: Registry) -> None:
+    made = minted(registry, "102.100.272", 20, reserve=True, owner=ValueRef(300, "0.NA/10.1"))
+    for name in made.handles:
+        found = held(registry, name)
+        assert found.state is State.RESERVED
+        assert of_admin(found) == ["300:0.NA/10.1"]
+        assert len(found.values) == 1, "A3: no date of creation before there is a thing"
+        with pytest.raises(Refused) as caught:
+            registry.resolve(Query(name), NOBODY)
+        assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+        item = registry.ledger.find(str(name).encode())
+        assert item is None or item.state is State.RESERVED
+    assert not set(made.handles) & set(minted(registry, "102.100.272", 20, reserve=True, who=OPERATOR).handles)
+
+
+def test_s1_the_owner_registers_a_reserved_name_later(registry: Registry, machine: Machine) -> None:
+    """Minting and creation are two dates (A3): the first association with the thing is the creation."""
+    name = minted(registry, "102.100.272", reserve=True, owner=ValueRef(300, "0.NA/10.1")).handles[0]
+    machine.run(28 * 86_400 * SECOND)
+    with pytest.raises(Refused) as caught:
+        registry.do(Create(name, (url(),)), STRANGER, "native")
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+    registry.do(Create(name, (url(),)), ALICE, "native")
+    found = held(registry, name)
+    assert (found.state, of_admin(found)) == (State.NORMAL, ["300:0.NA/10.1"])
+    assert of_type(found, PILIN.creation_date_type) == [to_iso(machine.wall // SECOND)]
+    assert pilin.decode(name.suffix) == pilin.from_unix_ns(NOW * 1000)
+
+
+def test_s1_names_can_be_chosen_and_reserved_together(registry: Registry) -> None:
+    names = (handle("10.1/one"), handle("10.1/two"))
+    made = registry.do(Reserve(names), ALICE, "cli")
+    assert made.handles == names
+    assert [held(registry, name).state for name in names] == [State.RESERVED] * 2
+    assert of_admin(held(registry, names[0])) == ["300:0.NA/10.1"], "whoever reserves owns"
+    with registry.facts() as facts:
+        assert [facts.reading.entry(made.seq + at).action for at in (0, 1)] == [Action.RESERVE] * 2
+
+
+def test_s1_names_that_are_taken_are_not_reserved_and_then_none_is(registry: Registry) -> None:
+    gone, there, free = handle("10.1/gone"), handle("10.1/there"), handle("10.1/free")
+    for name in (gone, there):
+        registry.do(Create(name, ()), OPERATOR, "cli")
+    registry.do(Delete(gone), OPERATOR, "cli")
+    for names, words in (
+        ((free, there), "10.1/there exists already"),
+        ((free, handle("10.1/FREE")), "10.1/FREE exists already"),
+        ((free, gone), "10.1/gone was deleted"),
+        ((), "0 names cannot be made"),
+        ((free, handle("10.8/x")), "doesn't live here"),
+        ((free, handle("102.100.272/x")), 'scheme = "pilin"'),
+        ((free, handle("0.NA/10.1.1")), "belongs to the system itself"),
+    ):
+        with pytest.raises(Refused) as caught:
+            registry.do(Reserve(names, ValueRef(300, "0.NA/10.1")), OPERATOR, "cli")
+        assert words in str(caught.value)
+    assert not held(registry, free).exists
+
+
+def test_s1_without_an_owner_those_who_may_mint_own_reserved_names(registry: Registry) -> None:
+    """The policy's default administrators, or those of the prefix; where nobody is, it is refused."""
+    with_defaults = replace(PROFILES["free"], default_administrators=("200:0.NA/{prefix}",))
+    add_namespace(registry, "10.6", with_defaults)
+    unreadable = Value(101, "HS_ADMIN", b"x")
+    lister = admin(102, "7:10.9/lister", AdminPermission.LIST_HANDLES)
+    add_namespace(registry, "10.7", "free", admin(100, "5:10.9/x"), unreadable, lister)
+    add_namespace(registry, "10.8", "free")
+    assert of_admin(held(registry, minted(registry, "10.6", reserve=True).handles[0])) == ["200:0.NA/10.6"]
+    assert of_admin(held(registry, minted(registry, "10.7", reserve=True).handles[0])) == ["5:10.9/x"]
+    refused = refusal(registry, "10.8", reserve=True)
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert "no owner is named, and the prefix has no administrators" in refused.reason
+
+
+@pytest.mark.parametrize(("values", "metadata"), [((url(),), None), (numbered, None), ((), ())])
+def test_s1_a_reserved_name_has_no_values(
+    registry: Registry, values: tuple[Value, ...] | Template, metadata: tuple[Value, ...] | None
+) -> None:
+    refused = refusal(registry, "10.1", reserve=True, values=values, metadata=metadata)
+    assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
+
+
+def test_s1_required_types_are_not_required_of_reserved_names(registry: Registry) -> None:
+    policy = replace(PROFILES["free"], required_types=("URL",), default_administrators=("200:0.NA/{prefix}",))
+    add_namespace(registry, "10.6", policy)
+    assert minted(registry, "10.6", reserve=True).handles
+    assert "no value is of the type 'URL'" in refusal(registry, "10.6").reason
+
+
+# Beside others
+
+
+def test_a_policy_that_changed_meanwhile_holds_for_what_is_made(registry: Registry) -> None:
+    """What a decision rested on is looked at again when it is committed: who lost the right makes nothing."""
+    order = Mint(Maker.of(registry), "10.1")
+    assert registry.explain(order, ALICE, "cli").allowed
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(registry.do, order, ALICE, "cli") for _ in range(20)]
+        registry.do(Create(handle("0.NA/10.1"), (url("key", 300),), overwrite=True), OPERATOR, "cli")
+        last = held(registry, handle("0.NA/10.1")).seq
+        seqs = [future.result().seq for future in made if future.exception() is None]
+    assert all(seq < last for seq in seqs)
+    assert not registry.explain(order, ALICE, "cli").allowed

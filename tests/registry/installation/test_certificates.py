@@ -1,0 +1,301 @@
+"""The certificate for HTTPS: the self-signed one around the server's key, and the operator's, and what can be wrong."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from perseid.records.public_keys import PublicKey
+from perseid.registry.installation.certificates import (
+    CertificateProblem,
+    Credentials,
+    find,
+    find_or_make,
+    hosts,
+    make,
+    self_signed,
+)
+from tests.registry.installation.server_files import PASSPHRASE, furnish, put, settings
+from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+DEFAULTS = settings()
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
+OWN = {"HTTP_CERTIFICATE_FILE": "web.pem", "HTTP_KEY_FILE": "web.key"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return furnish(tmp_path / "here")
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def issued(
+    key: Any,
+    *names: str,
+    begin: datetime = NOW - timedelta(days=1),
+    end: datetime = NOW + timedelta(days=90),
+    issuer: Any = OTHER_KEY,
+) -> bytes:
+    """A certificate as an authority gives it."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "web")])
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority)
+        .public_key(key.public_key())
+        .serial_number(5)
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+    )
+    return made.sign(issuer, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def private(key: Any, word: bytes | None = None) -> bytes:
+    hidden = NoEncryption() if word is None else BestAvailableEncryption(word)
+    octets: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden)
+    return octets
+
+
+def refused(directory: Path, **variables: object) -> str:
+    with pytest.raises(CertificateProblem) as caught:
+        find(directory, settings(**variables), SERVER_KEY)
+    return str(caught.value)
+
+
+# The self-signed one
+
+
+def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> None:
+    assert find(here, DEFAULTS, SERVER_KEY) is None
+    made = find_or_make(here, DEFAULTS, SERVER_KEY)
+    assert made.made
+    (certificate,) = made.chain
+    encoded = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert PublicKey.from_x509(encoded) == SERVER_KEY.public
+    assert names_of(certificate) == ["127.0.0.1", "localhost", "::1"]
+    assert certificate.not_valid_before_utc.year == 2000
+    assert certificate.not_valid_after_utc.year == 9999
+    path = here / "keys" / "https.pem"
+    assert made.path == path
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert b"PRIVATE" not in path.read_bytes()
+    assert not (here / "keys" / "https.key").exists()
+    again = find(here, DEFAULTS, SERVER_KEY)
+    assert again is not None
+    assert (again.chain, again.made, again.is_own) == (made.chain, "", True)
+    assert not list(again.remarks(DEFAULTS, NOW))
+    assert "PRIVATE" not in repr(again)
+
+
+@pytest.mark.parametrize(
+    ("variables", "first"),
+    [
+        ({"HTTP_PUBLIC_URL": "https://hdl.example.org:8443/x", "HTTP_HOST": "192.0.2.7"}, "hdl.example.org"),
+        ({"HTTP_PUBLIC_URL": "https://[2001:db8::1]"}, "2001:db8::1"),
+        ({"HTTP_HOST": "0.0.0.0"}, "localhost"),
+        ({"HTTP_HOST": "::"}, "localhost"),
+        ({"HTTP_HOST": "names.example.org"}, "names.example.org"),
+    ],
+)
+def test_the_host_that_others_know_comes_first(variables: dict[str, str], first: str) -> None:
+    found = hosts(settings(**variables))
+    assert found[0] == first
+    assert {"localhost", "127.0.0.1", "::1"} <= set(found)
+    assert "0.0.0.0" not in found
+    assert names_of(self_signed(EC_KEY, found)) == list(found)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_whoever_has_a_copy_can_verify_it(here: Path, strict: bool) -> None:
+    """As the standard module does it: the chain, and the name of the host."""
+    made = make(here, settings(HTTP_PUBLIC_URL="https://hdl.example.org"), SERVER_KEY)
+    put(here / "key.pem", private(made.key))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.path, here / "key.pem")
+    client = ssl.create_default_context(cafile=str(made.path))
+    if strict:
+        client.verify_flags |= ssl.VERIFY_X509_STRICT
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(back, there, server_hostname="hdl.example.org")
+    other = server.wrap_bio(there, back, server_side=True)
+    for side in (one, other, one, other, one):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert one.version() == "TLSv1.3"
+    assert one.getpeercert()
+
+
+def test_a_long_host_name_has_a_short_common_name() -> None:
+    host = ".".join(["long-label-" * 3 + "x"] * 5)
+    made = self_signed(EC_KEY, (host,))
+    assert names_of(made) == [host]
+    (common,) = made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    assert common.value == host[:64]
+
+
+@pytest.mark.parametrize("change", ["key", "host", "damaged", "empty"])
+def test_when_key_or_hosts_have_changed_another_one_is_made(here: Path, change: str) -> None:
+    before = make(here, DEFAULTS, SERVER_KEY)
+    key, config = SERVER_KEY, DEFAULTS
+    if change == "key":
+        key = RSA_KEY
+    elif change == "host":
+        config = settings(HTTP_PUBLIC_URL="https://hdl.example.org")
+    else:
+        put(before.path, b"" if change == "empty" else b"-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n")
+    assert find(here, config, key) is None
+    after = find_or_make(here, config, key)
+    assert after.made
+    assert after.chain != before.chain
+    assert find(here, config, key) is not None
+
+
+@pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
+def test_a_key_that_tls_does_not_take_has_another_one_beside_it(here: Path, passphrase: str) -> None:
+    config = settings(KEYS_PASSPHRASE=passphrase)
+    made = find_or_make(here, config, DSA_KEY)
+    assert isinstance(made.key, ec.EllipticCurvePrivateKey)
+    path = here / "keys" / "https.key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (b"ENCRYPTED" in path.read_bytes()) == bool(passphrase)
+    again = find_or_make(here, config, DSA_KEY)
+    assert (again.chain, again.made) == (made.chain, "")
+    other_hosts = find_or_make(here, settings(KEYS_PASSPHRASE=passphrase, HTTP_HOST="192.0.2.7"), DSA_KEY)
+    assert private(other_hosts.key) == private(made.key)
+    if passphrase:
+        with pytest.raises(CertificateProblem, match="is protected by a passphrase, and none is set"):
+            find(here, DEFAULTS, DSA_KEY)
+        with pytest.raises(
+            CertificateProblem, match=r"passphrase of PERSEID_KEYS_PASSPHRASE does not open .*https\.key"
+        ):
+            find(here, settings(KEYS_PASSPHRASE="wrong"), DSA_KEY)
+    else:
+        assert find(here, settings(KEYS_PASSPHRASE="not needed"), DSA_KEY) is not None
+        put(path, b"nonsense")
+        with pytest.raises(CertificateProblem, match=r"https\.key is damaged; remove it, and another one is made"):
+            find(here, config, DSA_KEY)
+
+
+def test_a_short_rsa_key_has_another_one_beside_it_too(here: Path) -> None:
+    short = type(RSA_KEY).from_pkcs8(
+        rsa.generate_private_key(65_537, 1024).private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    )
+    assert isinstance(find_or_make(here, DEFAULTS, short).key, ec.EllipticCurvePrivateKey)
+
+
+# The operator's
+
+
+@pytest.mark.parametrize(
+    "key",
+    [EC_KEY, rsa.generate_private_key(65_537, 2048), ed25519.Ed25519PrivateKey.generate()],
+    ids=["ec", "rsa", "edwards"],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_the_files_that_the_settings_name_count(here: Path, key: Any, together: bool) -> None:
+    authority = issued(OTHER_KEY, "authority")
+    own = issued(key, "hdl.example.org", "*.example.net")
+    if together:
+        put(here / "web.pem", b"a remark\n" + own + authority + private(key))
+        config = settings(HTTP_CERTIFICATE_FILE="web.pem")
+    else:
+        put(here / "web.pem", own + authority)
+        put(here / "web.key", private(key))
+        config = settings(HTTP_CERTIFICATE_FILE=here / "web.pem", HTTP_KEY_FILE="web.key")
+    found = find_or_make(here, config, SERVER_KEY)
+    assert (len(found.chain), found.path, found.is_own, found.made) == (2, here / "web.pem", False, "")
+    assert names_of(found.chain[0]) == ["hdl.example.org", "*.example.net"]
+    assert not (here / "keys" / "https.pem").exists()
+
+
+def remarks(here: Path, now: datetime = NOW, url: str = "", **dates: datetime) -> list[str]:
+    put(here / "web.pem", issued(EC_KEY, "hdl.example.org", "*.example.net", **dates) + private(EC_KEY))
+    config = settings(HTTP_CERTIFICATE_FILE="web.pem", HTTP_PUBLIC_URL=url)
+    found = find(here, config, SERVER_KEY)
+    assert isinstance(found, Credentials)
+    return [remark.removeprefix(f"the certificate in {here / 'web.pem'} ") for remark in found.remarks(config, now)]
+
+
+def test_what_makes_clients_turn_away_is_a_remark(here: Path) -> None:
+    assert remarks(here) == []
+    assert remarks(here, end=NOW - timedelta(hours=1)) == [
+        "has expired at 2026-11-14 23:00 UTC: clients refuse it; renew it"
+    ]
+    assert remarks(here, begin=NOW + timedelta(hours=1)) == [
+        "is valid only from 2026-11-15 01:00 UTC on; look at the clock"
+    ]
+    assert remarks(here, end=NOW + timedelta(days=3, hours=1)) == [
+        "expires in 3 days, at 2026-11-18 01:00 UTC; renew it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "fits"),
+    [
+        ("https://hdl.example.org", True),
+        ("https://HDL.example.org:8443/x", True),
+        ("https://a.example.net", True),
+        ("https://a.b.example.net", False),
+        ("https://example.net", False),
+        ("https://192.0.2.7", False),
+    ],
+)
+def test_a_certificate_for_another_host_is_a_remark(here: Path, url: str, fits: bool) -> None:
+    assert bool(remarks(here, url=url)) is not fits
+
+
+def test_files_that_cannot_be_used_are_refused_with_advice(here: Path) -> None:
+    certificate, key = here / "web.pem", here / "web.key"
+    assert refused(here, HTTP_KEY_FILE="web.key").startswith("http.key_file is set and http.certificate_file is not")
+    assert refused(here, **OWN) == (
+        f"{certificate} cannot be read: No such file or directory; correct the setting http.certificate_file"
+    )
+    put(certificate, b"nothing\n")
+    assert refused(here, **OWN).startswith(f"{certificate} holds no certificate in PEM (")
+    put(certificate, issued(EC_KEY, "a") + issued(OTHER_KEY, "b"))
+    assert refused(here, **OWN) == f"{key} cannot be read: No such file or directory; correct the setting http.key_file"
+    assert refused(here, HTTP_CERTIFICATE_FILE="web.pem").startswith(f"{certificate} holds no private key in PEM; name")
+    put(key, b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    assert refused(here, **OWN) == f"the private key in {key} cannot be read; put it back from where it came"
+    put(key, private(EC_KEY, b"secret"))
+    said = refused(here, **OWN)
+    assert f"openssl pkey -in {key}" in said
+    assert said.startswith(f"the private key in {key} is protected by a passphrase")
+    put(key, private(OTHER_KEY))
+    assert (
+        refused(here, **OWN) == f"in {certificate} another certificate stands before the server's own; put that first"
+    )
+    put(key, private(ec.generate_private_key(ec.SECP256R1())))
+    assert refused(here, **OWN).startswith(f"the key in {key} does not belong to the certificate in {certificate}")
+    put(key, private(rsa.generate_private_key(65_537, 1024)))
+    assert refused(here, **OWN) == f"the RSA key in {key} has 1024 bits, and clients want 2048"
+    old = load_der_private_key(DSA_KEY.to_pkcs8(), None)
+    assert isinstance(old, dsa.DSAPrivateKey)
+    put(key, private(old))
+    assert refused(here, **OWN) == f"{key} holds a DSA key; for TLS it is RSA, or of an elliptic curve"
+    put(certificate, bytes(2 << 20))
+    assert "has more than 1,048,576 octets, and is something else" in refused(here, **OWN)

@@ -1,0 +1,517 @@
+"""The settings: strict about what is written, clear about where each value came from, silent about passwords."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, fields
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.value import ValueRef
+from perseid.registry.access.authorization import Settings
+from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.setting_keys import (
+    ELSEWHERE,
+    SETTINGS,
+    LogFormat,
+    Root,
+    field_of,
+    section_of,
+    table,
+    table_of_deployed,
+    variable_of,
+)
+from perseid.registry.installation.setting_kinds import masked
+from perseid.registry.installation.setting_limits import LIMITS
+from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, template
+from perseid.registry.policy.text import toml
+from perseid.wire.server import ServerSettings
+from perseid.wire.sessions import Cipher
+
+MANUAL = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
+SECRET = "correct-horse"
+DEPLOYED_KEYS = [
+    *("server_type", "interfaces", "log_save_config"),
+    *("hdl_udp_config.bind_address", "hdl_tcp_config.bind_address", "hdl_http_config.bind_address"),
+    *("hdl_udp_config.bind_port", "hdl_tcp_config.bind_port", "hdl_http_config.bind_port"),
+    *("hdl_udp_config.num_threads", "hdl_tcp_config.num_threads", "hdl_http_config.num_threads"),
+    *("hdl_udp_config.log_accesses", "hdl_tcp_config.log_accesses", "hdl_http_config.log_accesses"),
+    *("max_handlers", "backlog", "max_idle_time"),
+    *(
+        "this_server_id",
+        "case_sensitive",
+        "server_admins",
+        "home_only_admins",
+        "replication_admins",
+        "backup_admins",
+        "status_handle_admins",
+    ),
+    *(
+        "server_admin_full_access",
+        "anonymous_admin_full_access",
+        "allow_na_admins",
+        "allow_list_hdls",
+        "allow_recursion",
+    ),
+    *(
+        "perform_recursion_for_legacy_prefix_referral",
+        "auto_homed_prefixes",
+        "enable_homed_prefix_na_lookup_optimization",
+    ),
+    *(
+        "max_auth_time",
+        "max_session_time",
+        "require_sessions",
+        "encryption_alg",
+        "template_delimiter",
+        "namespace",
+        "template_ns_override",
+    ),
+    *("storage_type", "sql_settings", "db_directory", "enable_txn_queue", "txnlog_num_days_to_keep", "do_replication"),
+    *("replication_interval", "replication_timeout", "replication_start_time", "replication_authentication"),
+    *("replication_sites_handle", "replication_site_handle_value", "replication_pull_other_transactions"),
+    *("replication_keep_other_transactions", "replication_accept_prefixes", "enable_status_handle"),
+]
+"""Every key of a server's config.dct that the native protocol's reference names (18.3)."""
+
+# For each setting something else than its default, as it stands in the file and as a variable has it.
+OTHERS: Mapping[str, tuple[object, str, object]] = {
+    "root": ("global", "global", Root.GLOBAL),
+    "default_profile": ("pilin", "pilin", "pilin"),
+    "ledger.database": ("postgresql://a@b/c", "postgresql://a@b/c", "postgresql://a@b/c"),
+    "site.position": (3, " 3 ", 3),
+    "keys.passphrase_file": ("passphrase", "passphrase", "passphrase"),
+    "keys.passphrase": (SECRET, SECRET, SECRET),
+    "server.listing_allowed": (False, "no", False),
+    "server.resolvers": (4, "4", 4),
+    "native.host": ("::", "::", "::"),
+    "native.port": (0, "0", 0),
+    "http.enabled": (False, "no", False),
+    "http.host": ("localhost", "localhost", "localhost"),
+    "http.port": (80, "80", 80),
+    "http.listen": ("https", "https", Listen.HTTPS),
+    "http.certificate_file": ("web.pem", "web.pem", "web.pem"),
+    "http.key_file": ("web.key", "web.key", "web.key"),
+    "http.client_certificates": (False, "no", False),
+    "http.public_url": ("https://hdl.example.org", "https://hdl.example.org/", "https://hdl.example.org"),
+    "http.trusted_proxies": (
+        ["10.0.0.0/8", "::1"],
+        "10.0.0.0/8, ::1,",
+        (ip_network("10.0.0.0/8"), ip_network("::1")),
+    ),
+    "http.resolver_forms": (["id", "bare"], "id,bare", ("id", "bare")),
+    "http.redirect_status": (303, " 303", 303),
+    "http.schemes": (["https", "urn"], "https, urn", ("https", "urn")),
+    "http.no_values_status": (404, "404", 404),
+    "http.weak_digests": (False, "off", False),
+    "http.api_requests": (1_200, "1200", 1_200),
+    "http.api_requests_anonymous": (60, "60", 60),
+    "administrators.server": (["300:0.NA/1"], "300:0.NA/1", (ValueRef(300, "0.NA/1"),)),
+    "administrators.home_only": (["0:1/a"], "0:1/a", (ValueRef(0, "1/a"),)),
+    "administrators.status": (["1:1/b"], "1:1/b", (ValueRef(1, "1/b"),)),
+    "administrators.backup": (["2:1/c"], "2:1/c", (ValueRef(2, "1/c"),)),
+    "administrators.replication": (["3:1/d, e"], '["3:1/d, e"]', (ValueRef(3, "1/d, e"),)),
+    "administrators.full_access": (True, "YES", True),
+    "administrators.prefix_administrators": (False, "0", False),
+    "sessions.required": (True, "on", True),
+    "sessions.challenge_life": (20, "20", 20),
+    "sessions.life": (60, "60", 60),
+    "sessions.cipher": ("3des", "3des", Cipher.TDES),
+    "templates.delimiter": ("@", "@", "@"),
+    "log.format": ("json", "json", LogFormat.JSON),
+    "log.level": ("debug", "debug", 10),
+    "log.access": (False, "false", False),
+    "log.access_udp": (True, "true", True),
+    "metrics.enabled": (False, "no", False),
+    "metrics.host": ("::1", "::1", "::1"),
+    "metrics.port": (0, "0", 0),
+    "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", (ip_network("10.0.0.0/8"),)),
+    **{
+        f"limits.{key}": (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
+        for key, limit in LIMITS.items()
+        if isinstance(limit.default, int)
+    },
+}
+
+
+def refused(text: str, environ: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        Config.parse(text, environ or {})
+    return str(caught.value)
+
+
+def get(config: Config, name: str) -> Any:
+    return getattr(config, field_of(name))
+
+
+# What there is
+
+
+def test_every_setting_is_a_field_in_the_same_order() -> None:
+    assert [field.name for field in fields(Config)] == [*map(field_of, SETTINGS), "sources", "remarks"]
+
+
+def test_the_names_of_variables_are_all_different() -> None:
+    assert len({variable_of(name) for name in SETTINGS}) == len(SETTINGS)
+    assert variable_of("native.port") == "PERSEID_NATIVE_PORT"
+
+
+def test_the_defaults_are_those_of_the_rooms_that_use_them() -> None:
+    config = Config.parse("", {})
+    assert config.administration == Settings()
+    settings = {field.name: field.default for field in fields(ServerSettings)}
+    assert config.sessions_challenge_life == settings["challenge_life"]
+    assert config.sessions_life == settings["session_life"]
+    assert config.sessions_cipher == settings["cipher"]
+    assert (config.native_port, config.http_port) == (2641, 8000)
+    assert config.native_host == config.http_host == "127.0.0.1"
+    assert config.sources == dict.fromkeys(SETTINGS, "default")
+
+
+def test_administrators_are_given_to_authorisation_each_under_its_role() -> None:
+    text = "[administrators]\n" + "\n".join(
+        f"{name.partition('.')[2]} = {toml(other)}"
+        for name, (other, _, _) in OTHERS.items()
+        if section_of(name) == "administrators"
+    )
+    assert Config.parse(text, {}).administration == Settings(
+        server_admins=(ValueRef(300, "0.NA/1"),),
+        home_only_admins=(ValueRef(0, "1/a"),),
+        status_admins=(ValueRef(1, "1/b"),),
+        backup_admins=(ValueRef(2, "1/c"),),
+        replication_admins=(ValueRef(3, "1/d, e"),),
+        server_admin_full_access=True,
+        allow_na_admins=False,
+    )
+
+
+# The file
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_in_the_file_counts_and_its_line_is_known(name: str) -> None:
+    other, _, value = OTHERS[name]
+    section, key = section_of(name), name.rpartition(".")[2]
+    text = f"# a comment\n{f'[{section}]' if section else ''}\n{key} = {toml(other)}\n"
+    config = Config.parse(text, {})
+    assert get(config, name) == value
+    assert config.sources[name] == f"{FILE_NAME}:3"
+    assert {source for other, source in config.sources.items() if other != name} == {"default"}
+
+
+@pytest.mark.parametrize("text", ["native.port = 7", "native = { port = 7 }", "['native']\nport = 7"])
+def test_where_the_line_cannot_be_told_the_file_is_named(text: str) -> None:
+    config = Config.parse(text, {})
+    assert config.native_port == 7
+    assert config.sources["native.port"] == FILE_NAME
+
+
+def test_the_new_file_says_everything_and_sets_nothing() -> None:
+    text = template()
+    assert Config.parse(text, {}).sources == dict.fromkeys(SETTINGS, "default")
+    uncommented = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
+    config = Config.parse(uncommented, {})
+    assert config == Config.parse("", {})
+    assert "default" not in config.sources.values()
+    assert max(map(len, text.splitlines())) <= 105
+
+
+def test_the_new_file_sets_what_is_given() -> None:
+    given = {name: other for name, (other, _, _) in OTHERS.items()}
+    config = Config.parse(template(given), {})
+    assert {name: get(config, name) for name in SETTINGS} == {name: value for name, (_, _, value) in OTHERS.items()}
+    assert tomllib.loads(template({"root": "global"})).pop("root") == "global"
+
+
+def test_what_cannot_be_set_does_not_get_into_a_new_file() -> None:
+    with pytest.raises(InvalidConfig, match=r"no setting native\.prot; did you mean native\.port"):
+        template({"native.prot": 1})
+    with pytest.raises(InvalidConfig, match=r"native\.port: a whole number"):
+        template({"native.port": "1"})
+
+
+def test_it_is_read_from_the_directory(tmp_path: Path) -> None:
+    assert Config.load(tmp_path, {}) == Config.parse("", {})
+    (tmp_path / FILE_NAME).write_bytes(b"\xef\xbb\xbf[native]\r\nport = 1\r\n")
+    config = Config.load(tmp_path, {})
+    assert (config.native_port, config.sources["native.port"]) == (1, "perseid.toml:2")
+    (tmp_path / FILE_NAME).write_text("[native]\nport = -1")
+    with pytest.raises(InvalidConfig) as caught:
+        Config.load(tmp_path, {})
+    assert str(caught.value).startswith(f"{tmp_path / FILE_NAME}:2: native.port: a whole number from 0 to 65,535")
+    (tmp_path / FILE_NAME).write_bytes(b"root = '\xff'")
+    with pytest.raises(InvalidConfig, match="octet 9 is not UTF-8"):
+        Config.load(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[native]\nprot = 1", "perseid.toml:2: there is no setting native.prot; did you mean native.port?"),
+        (
+            "port = 1",
+            "perseid.toml:1: there is no setting port; did you mean native.port, which stands under [native]?",
+        ),
+        ('[log]\nroot = "self"', "did you mean root, which stands before the first section?"),
+        ("[natve]\nport = 1", "perseid.toml: there is no section [natve]; did you mean native?"),
+        ("[quux]", "there is no section [quux]; perseid config shows all there are"),
+        ("quux = 1", "there is no setting quux; perseid config shows all there are"),
+        ("native = 1", "native is a section: write [native]"),
+        ("[[native]]\nport = 1", "native is a section: write [native]"),
+        ("[server]\nserver_admins = []", "there is no setting server.server_admins; here it is administrators.server"),
+        ("case_sensitive = true", "no setting case_sensitive: the policy of each namespace says it"),
+        ('"a\\u001Bb" = 1', "there is no setting a\\x1bb"),
+        ("[native]\nport = 1\nport = 2", "perseid.toml: this is not TOML: Cannot overwrite a value"),
+        ("x = " + "[" * 5_000, "lists stand in lists"),
+    ],
+)
+def test_what_is_no_setting_is_refused_with_the_one_that_was_meant(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "plain", "message"),
+    [
+        ("native.port", "'x'", "a whole number from 0 to 65,535 is expected, not 'x'"),
+        ("native.port", "65536", "a whole number from 0 to 65,535 is expected, not 65536"),
+        ("native.port", "true", "expected, not true"),
+        ("native.port", "inf", "expected, not inf"),
+        ("native.port", "2026-11-03", "expected, not a date or time"),
+        ("native.port", "{ a = 1 }", "expected, not a table"),
+        ("native.host", "1", "an IP address or a host name is expected, not 1"),
+        ("native.host", "'127.0.0.256'", "expected, not '127.0.0.256'"),
+        ("native.host", "'-a'", "expected, not '-a'"),
+        ("native.host", "''", "expected, not ''"),
+        (
+            "http.trusted_proxies",
+            "'::1'",
+            "a list of addresses and networks such as 192.0.2.0/24 is expected, not '::1'",
+        ),
+        ("http.trusted_proxies", "[1]", "expected, and 1 is in it"),
+        ("http.trusted_proxies", "['10.0.0.1/8']", "'10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set"),
+        ("http.listen", "'tls'", '"both", "http" or "https" is expected, not \'tls\''),
+        ("http.public_url", "1", "an address such as https://hdl.example.org, or an empty text is expected, not 1"),
+        ("http.public_url", "'hdl.example.org'", "expected, not 'hdl.example.org'"),
+        ("http.public_url", "'ftp://hdl.example.org'", "expected, not 'ftp://hdl.example.org'"),
+        ("http.public_url", "'https://a@b'", "expected, not 'https://a@b'"),
+        ("http.public_url", "'https://a/?b'", "expected, not 'https://a/?b'"),
+        ("http.public_url", "'https://a:70000'", "expected, not 'https://a:70000'"),
+        ("http.public_url", "'https://[a'", "expected, not 'https://[a'"),
+        ("http.public_url", "'https://:80'", "expected, not 'https://:80'"),
+        (
+            "http.resolver_forms",
+            "['a/b']",
+            'a list of "bare" and of segments such as "hdl" is expected, and \'a/b\' is',
+        ),
+        ("http.resolver_forms", "['api']", "'api' is a path of the server's own; choose another segment"),
+        ("http.resolver_forms", "[1]", "expected, and 1 is in it"),
+        ("http.redirect_status", "200", "301, 302, 303, 307 or 308 is expected, not 200"),
+        ("http.redirect_status", "true", "301, 302, 303, 307 or 308 is expected, not true"),
+        ("http.no_values_status", "'404'", "200 or 404 is expected, not '404'"),
+        (
+            "http.schemes",
+            "['HTTP']",
+            "a list of schemes such as \"https\" in small letters is expected, and 'HTTP' is in it",
+        ),
+        (
+            "http.schemes",
+            "['javascript']",
+            "'javascript' is a scheme with which a record could attack whoever follows it",
+        ),
+        ("administrators.server", "'1:1/a'", "a list of \"INDEX:HANDLE\" is expected, not '1:1/a'"),
+        ("administrators.server", "[['1:1/a']]", "expected, and a list is in it"),
+        ("administrators.server", "['0.NA/1']", "'0.NA/1' names no administrator"),
+        ("administrators.server", "['1:x']", "'1:x' names no administrator"),
+        ("administrators.server", "['-1:1/a']", "an index is not negative; 0 means any key"),
+        ("administrators.full_access", "1", "true or false is expected, not 1"),
+        ("sessions.life", "59", "a whole number from 60 to 86,400"),
+        ("sessions.cipher", "'AES'", '"aes", "3des" or "des" is expected, not \'AES\''),
+        ("root", "'other'", '"self" or "global" is expected, not \'other\''),
+        ("default_profile", "'pillin'", '"pilin", "cordra", "free" or "exact" is expected'),
+        ("templates.delimiter", "1", "printable characters is expected, not 1"),
+        ("templates.delimiter", '"\\t"', "printable characters is expected"),
+        ("ledger.database", "1", "an empty text or a URL such as postgresql://user@host/database is expected, not 1"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_what_is_expected(setting: str, plain: str, message: str) -> None:
+    section, _, key = setting.rpartition(".")
+    text = f"[{section}]\n{key} = {plain}" if section else f"{key} = {plain}"
+    said = refused(text)
+    assert message in said
+    assert said.startswith(f"{FILE_NAME}:{2 if section else 1}: {setting}: ")
+
+
+# The environment
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_variable_is_stronger_than_the_file(name: str) -> None:
+    other, written, value = OTHERS[name]
+    config = Config.parse(template({name: SETTINGS[name].default}), {variable_of(name): written})
+    assert get(config, name) == value
+    assert config.sources[name] == variable_of(name)
+    assert SETTINGS[name].kind.plain(value) == (["10.0.0.0/8", "::1/128"] if name == "http.trusted_proxies" else other)
+
+
+def test_an_empty_variable_sets_nothing() -> None:
+    config = Config.parse("[native]\nport = 7", dict.fromkeys(map(variable_of, SETTINGS), ""))
+    assert config == Config.parse("[native]\nport = 7", {})
+    assert config.sources["native.port"] == "perseid.toml:2"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("PERSEID_NATIVE_PORT", "tcp://10.0.0.1:2641", "a whole number from 0 to 65,535 is expected, not 'tcp://"),
+        ("PERSEID_NATIVE_PORT", "9" * 5_000, "a whole number from 0 to 65,535 is expected, not '999"),
+        ("PERSEID_LOG_ACCESS", "maybe", "true or false is expected, not 'maybe'"),
+        ("PERSEID_ADMINISTRATORS_SERVER", "[1", "is expected, not '[1'"),
+        ("PERSEID_ADMINISTRATORS_SERVER", "1:1/a;2:1/b c", ""),
+        ("PERSEID_ROOT", "[self]", "is expected, not '[self]'"),
+    ],
+)
+def test_a_refusal_names_the_variable(variable: str, text: str, message: str) -> None:
+    if message:
+        said = refused("", {variable: text})
+        assert said.startswith(f"{variable}: ")
+        assert message in said
+    else:
+        assert Config.parse("", {variable: text}).administrators_server == (ValueRef(1, "1/a;2:1/b c"),)
+
+
+def test_variables_that_set_nothing_are_mentioned() -> None:
+    environ = {"PERSEID_NATVE_PORT": "1", "PERSEID_DIR": "x", "PERSEID_": "x", "HOME": "x", "PERSEID_SERVICE_HOST": "x"}
+    config = Config.parse("", environ)
+    assert config == Config.parse("", {})
+    assert config.remarks[0] == "the variable PERSEID_ sets nothing; perseid config shows all that do"
+    assert config.remarks[1] == "the variable PERSEID_NATVE_PORT sets nothing; did you mean PERSEID_NATIVE_PORT?"
+    assert len(config.remarks) == 3
+
+
+# Showing
+
+
+def test_it_is_shown_as_it_would_stand_in_the_file() -> None:
+    given = {name: other for name, (other, _, _) in OTHERS.items()} | {"http.trusted_proxies": ["10.0.0.0/8"]}
+    rows = Config.parse(template(given), {"PERSEID_LOG_FORMAT": "text"}).show()
+    assert [row.name for row in rows] == list(SETTINGS)
+    assert {row.name: row.value for row in rows} == given | {"log.format": "text", "keys.passphrase": "***"}
+    by_name = {row.name: row for row in rows}
+    assert by_name["log.format"].source == "PERSEID_LOG_FORMAT"
+    assert by_name["sessions.life"].unit == "seconds"
+    plain = msgspec.json.decode(msgspec.json.encode(rows))
+    assert plain[0] == {
+        "name": "root",
+        "value": "global",
+        "source": by_name["root"].source,
+        "unit": "",
+        "about": SETTINGS["root"].about,
+    }
+
+
+def test_it_is_frozen_and_can_be_hashed() -> None:
+    config = Config.parse("", {})
+    with pytest.raises(FrozenInstanceError):
+        config.native_port = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        config.sources["root"] = "x"  # type: ignore[index]
+    assert hash(config) == hash(Config.parse("", {"PERSEID_X": "1"}))
+
+
+def test_its_repr_has_what_was_set() -> None:
+    assert repr(Config.parse("", {})) == "<Config default>"
+    assert repr(Config.parse("[native]\nport = 1", {})) == "<Config native.port=1>"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@db/names",
+        f"postgresql+psycopg://:{SECRET}@db/names",
+        f"postgres://me:{SECRET}@",
+        f"postgresql://me:a@{SECRET}:x@db:5432/names",
+        f"postgresql://me:/{SECRET}?@db/names",
+        f"postgresql://db/names?password={SECRET}",
+        f"postgresql://db/names?user=me&PASSWORD={SECRET}&sslmode=require",
+        f"postgresql://db/names?sslpassword={SECRET}",
+    ],
+)
+def test_a_password_is_never_shown(url: str) -> None:
+    config = Config.parse(template({"ledger.database": url}), {})
+    assert config.ledger_database == url
+    assert SECRET not in repr(config)
+    assert SECRET not in str(config.show())
+    assert "***" in masked(url)
+    assert masked(url).startswith(url.partition("://")[0])
+    for wrong in (url.replace("postgres", "mysql", 1), url + " ", url + "\x1b"):
+        assert SECRET not in refused(f"[ledger]\ndatabase = {toml(wrong)}")
+        assert SECRET not in refused("", {"PERSEID_LEDGER_DATABASE": wrong})
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1, max_size=12))
+def test_whatever_the_password_it_is_hidden_and_nothing_else_where_there_is_none(noise: str) -> None:
+    assert f"{noise}geheim" not in masked(f"postgresql://me:{noise}geheim@db/names")
+    assert masked("postgresql://me@db:5432/names?host=/run") == "postgresql://me@db:5432/names?host=/run"
+    assert masked("postgresql://[::1]:5432/names") == "postgresql://[::1]:5432/names"
+    assert masked("") == ""
+
+
+def test_a_passphrase_is_shown_nowhere() -> None:
+    text = f'[keys]\npassphrase = "{SECRET}"'
+    for config in (Config.parse(text, {}), Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET})):
+        assert config.keys_passphrase == SECRET
+        assert SECRET not in repr(config)
+        assert SECRET not in str(config.show())
+    assert "passphrase=''" not in repr(Config.parse("", {}))
+    assert SECRET not in refused("", {"PERSEID_KEYS_PASSPHRASE": f"{SECRET}\n{SECRET}"})
+    assert SECRET not in refused(f'[keys]\npassphrase = ["{SECRET}"]')
+
+
+def test_a_file_with_a_secret_in_it_is_known() -> None:
+    assert Config.parse(f'[keys]\npassphrase = "{SECRET}"', {}).has_secret_in_file
+    assert Config.parse(f'[ledger]\ndatabase = "postgresql://a:{SECRET}@b/c"', {}).has_secret_in_file
+    assert not Config.parse('[ledger]\ndatabase = "postgresql://a@b/c"\n[keys]\npassphrase = ""', {}).has_secret_in_file
+    assert not Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET}).has_secret_in_file
+
+
+# The manual
+
+
+def test_the_manual_has_one_row_for_each_setting_as_the_code_has_it() -> None:
+    assert f"\n{table()}\n" in MANUAL.read_text()
+
+
+def test_the_manual_says_what_became_of_the_settings_of_a_deployed_server() -> None:
+    assert f"\n{table_of_deployed()}\n" in MANUAL.read_text()
+    named = [old for setting in SETTINGS.values() for old in setting.deployed]
+    assert sorted([*named, *ELSEWHERE]) == sorted(DEPLOYED_KEYS)
+
+
+@pytest.mark.parametrize("old", DEPLOYED_KEYS)
+def test_whoever_writes_an_old_name_is_told_the_new_one(old: str) -> None:
+    key = old.rpartition(".")[2]
+    said = refused(f"{key} = 1")
+    new = next((name for name, setting in SETTINGS.items() if old in setting.deployed), None)
+    if key == old and new is not None:
+        assert said.endswith(f"; here it is {new}")
+    elif key == old:
+        assert said.endswith(ELSEWHERE[old])
+
+
+def write_published() -> None:
+    """Bring the manual's tables up to the code: python -m tests.registry.installation.test_settings"""
+    text = MANUAL.read_text()
+    for start, new in (("\n| setting |", table()), ("\n| in `config.dct` |", table_of_deployed())):
+        before, _, rest = text.partition(start)
+        text = f"{before}\n{new}\n{rest.partition(chr(10) * 2)[2]}"
+    MANUAL.write_text(text)
+
+
+if __name__ == "__main__":
+    write_published()

@@ -1,0 +1,264 @@
+"""Site information and keys that are made here, and a key that takes the place of another, whatever interrupts it."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.key_files import needs_passphrase
+from perseid.records.site import Purpose, Site, Transport
+from perseid.registry.installation import files as placement
+from perseid.registry.installation import site_setup
+from perseid.registry.installation.settings import Config
+from perseid.registry.installation.site import SiteProblem, identify
+from perseid.registry.installation.site_setup import json_file, new_site, rotate, with_key, write_new
+from tests.record_strategies import sites
+from tests.registry.installation.server_files import PASSPHRASE, furnish, put, put_key, put_site, settings, site
+from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
+
+DEFAULTS = settings()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the recorded key and site; new keys are recorded ones too."""
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    return furnish(tmp_path / "here")
+
+
+def forms(directory: Path) -> list[Site]:
+    return [Site.from_file((directory / name).read_bytes()) for name in ("siteinfo.bin", "siteinfo.json")]
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def is_interrupted(directory: Path, config: Config) -> bool:
+    """Whether a key has taken over and has yet to get the old one's place."""
+    return identify(directory, config).key_path.name == "privkey.bin.next"
+
+
+WHOLE = ["keys/privkey.bin", "keys/pubkey.bin", "siteinfo.bin", "siteinfo.json"]
+
+
+# New ones
+
+
+def test_a_new_server(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    public = write_new(tmp_path, DEFAULTS)
+    found = identify(tmp_path, DEFAULTS)
+    assert found.key.public == public
+    assert (public.KTY, public.bits) == ("RSA", 2048)
+    assert (tmp_path / "keys" / "pubkey.bin").read_bytes() == public.to_bytes()
+    assert files(tmp_path) == ["keys/https.pem", *WHOLE]
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in files(tmp_path)} == {0o600}
+    first, second = forms(tmp_path)
+    assert first == second == found.site
+    assert (first.serial, first.is_primary, first.protocol_version, first.attributes) == (1, True, (2, 11), ())
+    (server,) = first.servers
+    assert (server.server_id, str(server.ip), server.key) == (1, "127.0.0.1", public)
+    both = Purpose.ADMIN | Purpose.QUERY
+    assert [(one.transport, one.purpose, one.port) for one in server.interfaces] == [
+        (Transport.TCP, both, 2641),
+        (Transport.UDP, Purpose.QUERY, 2641),
+        (Transport.HTTP, both, 8000),
+    ]
+
+
+def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    (tmp_path / "keys").mkdir()
+    write_new(tmp_path, DEFAULTS, PASSPHRASE.encode())
+    assert needs_passphrase((tmp_path / "keys" / "privkey.bin").read_bytes())
+    assert identify(tmp_path, settings(KEYS_PASSPHRASE=PASSPHRASE)).key == RSA_KEY
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "domain"),
+    [
+        ("192.0.2.7", "192.0.2.7", None),
+        ("2001:db8::7", "2001:db8::7", None),
+        ("0.0.0.0", "127.0.0.1", None),
+        ("::", "127.0.0.1", None),
+        ("names.example.org", "0.0.0.0", "names.example.org"),
+    ],
+)
+def test_where_clients_find_it(host: str, address: str, domain: str | None) -> None:
+    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642, HTTP_ENABLED=False), SERVER_KEY.public)
+    (server,) = made.servers
+    assert (str(server.ip), made.attribute("domain")) == (address, domain)
+    assert [one.port for one in server.interfaces] == [2642, 2642]
+
+
+def test_where_any_port_will_do_the_usual_one_is_named() -> None:
+    (server,) = new_site(settings(NATIVE_PORT=0, HTTP_PORT=0), SERVER_KEY.public).servers
+    assert [one.port for one in server.interfaces] == [2641, 2641, 8000]
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"HTTP_PORT": 80}, [(Transport.HTTP, 80)]),
+        ({"HTTP_LISTEN": "http"}, [(Transport.HTTP, 8000)]),
+        ({"HTTP_LISTEN": "https"}, [(Transport.HTTPS, 8000)]),
+        ({"HTTP_ENABLED": "no"}, []),
+        ({"HTTP_HOST": "0.0.0.0"}, [(Transport.HTTP, 8000)]),
+        ({"HTTP_HOST": "192.0.2.7"}, []),
+        ({"NATIVE_HOST": "192.0.2.7"}, []),
+        ({"NATIVE_HOST": "names.example.org", "HTTP_HOST": "names.example.org"}, [(Transport.HTTP, 8000)]),
+    ],
+)
+def test_where_clients_find_http(variables: dict[str, object], found: list[tuple[Transport, int]]) -> None:
+    """A server has one address, so HTTP at another one cannot stand there."""
+    (server,) = new_site(settings(**variables), SERVER_KEY.public).servers
+    assert [(one.transport, one.port) for one in server.interfaces[2:]] == found
+
+
+@given(sites)
+def test_a_site_comes_back_from_its_json_file(information: Site) -> None:
+    assert Site.from_text(json_file(information).decode()).to_bytes() == information.to_bytes()
+
+
+@given(st.lists(st.sampled_from([SERVER_KEY, DSA_KEY]), min_size=1, max_size=4), st.data())
+def test_only_key_and_serial_change(keys: list[Any], data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, len(keys) - 1))
+    before = site(*keys, serial=4)
+    after = with_key(before, position, RSA_KEY.public)
+    expected = [RSA_KEY if number == position else key for number, key in enumerate(keys)]
+    assert after == site(*expected, serial=5)
+
+
+# Exchanging a key
+
+
+def test_a_key_takes_the_place_of_another(here: Path) -> None:
+    rotated = rotate(here, DEFAULTS)
+    assert (rotated.key, rotated.finished) == (RSA_KEY.public, False)
+    assert rotated.site_paths == (here / "siteinfo.bin", here / "siteinfo.json")
+    assert forms(here) == [site(RSA_KEY, serial=2)] * 2 == [rotated.site] * 2
+    found = identify(here, DEFAULTS)
+    assert (found.key, found.key_path.name, found.remarks) == (RSA_KEY, "privkey.bin", ())
+    assert files(here) == WHOLE
+    assert {(here / name).stat().st_mode & 0o777 for name in WHOLE} == {0o600}
+    assert (here / "keys" / "pubkey.bin").read_bytes() == RSA_KEY.public.to_bytes()
+    assert not is_interrupted(here, DEFAULTS)
+
+
+def test_a_protected_key_is_followed_by_a_protected_one(here: Path) -> None:
+    put_key(here / "keys" / "privkey.bin", SERVER_KEY, PASSPHRASE)
+    with pytest.raises(SiteProblem, match="is protected by a passphrase, and none is set"):
+        rotate(here, DEFAULTS)
+    assert files(here) == [name for name in WHOLE if "pub" not in name]
+    config = settings(KEYS_PASSPHRASE=PASSPHRASE)
+    rotate(here, config)
+    assert needs_passphrase((here / "keys" / "privkey.bin").read_bytes())
+    assert identify(here, config).key == RSA_KEY
+
+
+def test_what_an_operator_brought_is_changed_where_it_is(here: Path) -> None:
+    put_site(here / "keys" / "siteinfo.json", site(DSA_KEY, SERVER_KEY, serial=8))
+    config = settings(SITE_POSITION=2)
+    rotated = rotate(here, config)
+    assert rotated.site_paths == (here / "keys" / "siteinfo.bin", here / "keys" / "siteinfo.json")
+    assert forms(here / "keys") == [site(DSA_KEY, RSA_KEY, serial=9)] * 2
+    assert forms(here) == [site(SERVER_KEY)] * 2
+    with pytest.raises(SiteProblem, match=r"has 2 servers, and site\.position is 3"):
+        rotate(here, settings(SITE_POSITION=3))
+
+
+@pytest.mark.parametrize("lost", [["keys/privkey.bin"], ["siteinfo.bin", "siteinfo.json"], WHOLE])
+def test_where_something_is_missing_it_is_made(here: Path, lost: list[str]) -> None:
+    for name in lost:
+        (here / name).unlink(missing_ok=True)
+    rotate(here, DEFAULTS)
+    assert identify(here, DEFAULTS).key == RSA_KEY
+    assert forms(here)[0].serial == (2 if lost == ["keys/privkey.bin"] else 1)
+    assert files(here) == WHOLE
+
+
+def test_a_key_that_does_not_belong_to_the_site_gives_way(here: Path) -> None:
+    put_key(here / "keys" / "privkey.bin", DSA_KEY)
+    rotate(here, DEFAULTS)
+    assert identify(here, DEFAULTS).site == site(RSA_KEY, serial=2)
+
+
+class _Plug(BaseException):
+    """It was pulled."""
+
+
+def _steps(directory: Path, monkeypatch: pytest.MonkeyPatch, until: int) -> bool:
+    """Exchange the key, and pull the plug before a file is written, renamed or removed for the nth time."""
+    count = 0
+
+    def counted(action: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > until:
+                raise _Plug
+            return action(*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as context:
+        for where, name in ((Path, "replace"), (Path, "unlink"), (placement, "open_new"), (os, "fsync")):
+            context.setattr(where, name, counted(getattr(where, name)))
+        try:
+            rotate(directory, DEFAULTS)
+        except _Plug:
+            return False
+    return True
+
+
+@pytest.mark.usefixtures("here")
+def test_wherever_it_is_interrupted_there_is_a_server_and_the_same_again_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until, seen = 0, set()
+    while True:
+        directory = furnish(tmp_path / str(until))
+        if _steps(directory, monkeypatch, until):
+            break
+        found = identify(directory, DEFAULTS)
+        assert (found.key, found.site.serial) in ((SERVER_KEY, 1), (RSA_KEY, 2))
+        waits = is_interrupted(directory, DEFAULTS)
+        seen.add((found.site.serial, waits))
+        again = rotate(directory, DEFAULTS)
+        assert again.finished == waits
+        # Whoever was interrupted at the very end has the new key already, and gets another one.
+        serial = 3 if found.site.serial == 2 and not waits else 2
+        assert forms(directory) == [site(RSA_KEY, serial=serial)] * 2
+        assert identify(directory, DEFAULTS).remarks == ()
+        assert files(directory) == WHOLE
+        until += 1
+    assert until > 10
+    assert seen == {(1, False), (2, True), (2, False)}
+    assert files(tmp_path / str(until)) == WHOLE
+
+
+def test_a_half_written_key_never_counted(here: Path) -> None:
+    put(here / "keys" / "privkey.bin.next", b"half-wr")
+    assert not is_interrupted(here, DEFAULTS)
+    rotate(here, DEFAULTS)
+    assert forms(here) == [site(RSA_KEY, serial=2)] * 2
+    assert files(here) == WHOLE
+
+
+def test_two_at_once_take_turns(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [RSA_KEY, DSA_KEY]
+    monkeypatch.setattr(site_setup, "new_key", keys.pop)
+    config: Config = DEFAULTS
+    threads = [threading.Thread(target=rotate, args=(here, config)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert identify(here, config).site.serial == 3
+    assert files(here) == WHOLE

@@ -1,0 +1,461 @@
+"""Another case rule for a namespace (H5): refused with the names that collide, or one audited operation."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
+from perseid.names.handle import CaseRule
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import Namespace, SetPolicy
+from perseid.registry.commands.records import Create, Delete, Modify, Remove
+from perseid.registry.identity import Identity
+from perseid.registry.jobs.transfer import TransferAll
+from perseid.registry.policy import case_rules
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.history import as_of, history
+from perseid.registry.queries.listing import changes, list_handles, log
+from perseid.registry.queries.prove import cover, prove
+from perseid.registry.queries.resolve import Query, authority_of
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import SIGNER, Machine, verified
+from tests.registry.jobs.transfers import hand_over
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+OPEN = replace(PROFILES["free"], who_may_list=Who.PUBLIC)
+EXACT = replace(OPEN, case=CaseRule.SENSITIVE)
+FOLDED = replace(OPEN, case=CaseRule.INSENSITIVE)
+ADMIN = admin(100, "300:0.NA/0.NA")
+
+
+def url(data: str = "https://example.org/", index: int = 1) -> Value:
+    return Value.text(index, "URL", data)
+
+
+@pytest.fixture
+def exact(machine: Machine) -> Iterator[Registry]:
+    """A namespace where letters count."""
+    with registry_in_memory(machine) as made:
+        add_namespace(made, "10.1", EXACT)
+        yield made
+
+
+@pytest.fixture
+def folded(machine: Machine) -> Iterator[Registry]:
+    """One where they do not."""
+    with registry_in_memory(machine) as made:
+        add_namespace(made, "10.1", FOLDED)
+        yield made
+
+
+def change(registry: Registry, policy: Policy, note: str = "") -> Namespace:
+    return registry.do(SetPolicy("10.1", policy, change_case=True), OPERATOR, "cli", note)
+
+
+def create(registry: Registry, *names: str, **more: bool) -> None:
+    for name in names:
+        registry.do(Create(handle(f"10.1/{name}"), (url(name), ADMIN), **more), OPERATOR, "cli")
+
+
+def seen(registry: Registry, name: str, at: int | None = None, prefix: str = "10.1") -> str | None:
+    """What the public finds under a name: the data of the first value."""
+    try:
+        return registry.resolve(Query(handle(f"{prefix}/{name}")), NOBODY, at).values[0].data.decode()
+    except Refused as refused:
+        return None if refused.code is ResponseCode.HANDLE_NOT_FOUND else str(refused)
+
+
+def answered(registry: Registry, name: str, prefix: str = "10.1") -> bytes | None:
+    """The spelling that resolvers find under a name."""
+    item = registry.ledger.find(f"{prefix}/{name}".encode())
+    return None if item is None else item.spelling
+
+
+def listed(registry: Registry, who: Identity = OPERATOR, *, deleted: bool = False) -> list[str]:
+    with registry.facts() as facts:
+        return [each.handle.partition("/")[2] for each in list_handles(facts, who, "10.1", deleted=deleted).items]
+
+
+def size(registry: Registry) -> int:
+    with registry.ledger.reading() as reading:
+        return reading.size
+
+
+def refusal(registry: Registry, policy: Policy, *, change_case: bool = True) -> Refused:
+    before = size(registry)
+    with pytest.raises(Refused) as caught:
+        registry.do(SetPolicy("10.1", policy, change_case=change_case), OPERATOR, "cli")
+    assert size(registry) == before
+    return caught.value
+
+
+def test_h5_another_case_rule_has_to_be_meant(exact: Registry) -> None:
+    refused = refusal(exact, FOLDED, change_case=False)
+    assert 'case = "insensitive" would change what was fixed' in refused.reason
+    assert "--change-case" in refused.advice
+
+
+def test_h5_names_that_would_become_one_are_listed(exact: Registry) -> None:
+    create(exact, "a", "A", "b", "Report", "REPORT", "report")
+    exact.do(Delete(handle("10.1/A")), OPERATOR, "cli")
+    refused = refusal(exact, FOLDED)
+    assert refused.code is ResponseCode.INVALID_VALUE
+    assert refused.reason == (
+        "names under 10.1 would become one: 10.1/A (deleted) and 10.1/a; 10.1/REPORT and 10.1/Report and 10.1/report"
+    )
+    assert "never given up" in refused.advice
+    assert seen(exact, "report") == "report"
+
+
+def test_h5_of_very_many_only_the_first_are_listed(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(exact, *"aAbBcC")
+    monkeypatch.setattr(case_rules, "MAX_CLASHES", 1)
+    assert refusal(exact, FOLDED).reason.endswith("10.1/A and 10.1/a; and 2 more")
+    monkeypatch.setattr(case_rules, "MAX_NAMES", 5)
+    assert "more than 5 names" in refusal(exact, FOLDED).reason
+
+
+def test_h5_letters_cease_to_count_as_one_audited_operation(exact: Registry) -> None:
+    create(exact, "abc", "ABD", "7")
+    before = size(exact)
+    made = change(exact, FOLDED, "as agreed")
+    assert (made.seq, made.policy) == (before + 1, FOLDED)
+    assert size(exact) == before + 1 + 2 + 1 + 1, "only where the key becomes another one there are two entries"
+    for spelling in ("abc", "ABC", "aBc"):
+        assert (seen(exact, spelling), answered(exact, spelling)) == ("abc", b"10.1/abc")
+    assert seen(exact, "abd") == "ABD"
+    assert listed(exact) == ["7", "abc", "ABD"]
+    with pytest.raises(Refused, match="exists already"):
+        create(exact, "Abc")
+    with exact.facts() as facts:
+        told = log(facts, OPERATOR, before)
+    assert {each.actor for each in told.items} == {"local:alice"}
+    assert [each.note for each in told.items] == ["as agreed", *["case rule: as agreed"] * 4]
+    exact.ledger.answers.catch_up(exact.ledger.reading)
+    assert exact.ledger.answers.differences(exact.ledger.reading) is None
+    assert verified(exact.ledger.log) == size(exact)
+
+
+def test_h5_letters_begin_to_count_and_the_registered_spelling_stays(folded: Registry) -> None:
+    create(folded, "Abc", "7")
+    change(folded, EXACT)
+    assert (seen(folded, "Abc"), answered(folded, "Abc")) == ("Abc", b"10.1/Abc")
+    for spelling in ("abc", "ABC"):
+        assert (seen(folded, spelling), answered(folded, spelling)) == (None, None)
+    create(folded, "abc")
+    assert listed(folded) == ["7", "Abc", "abc"]
+    assert (seen(folded, "Abc"), seen(folded, "abc")) == ("Abc", "abc")
+    with pytest.raises(Refused, match="was deleted"):
+        create(folded, "ABC")
+    create(folded, "ABC", again=True)
+    assert (seen(folded, "ABC"), seen(folded, "Abc")) == ("ABC", "Abc")
+
+
+def test_a_namespace_without_names_and_one_with_paths_change_their_policy_only(folded: Registry) -> None:
+    before = size(folded)
+    change(folded, EXACT)
+    assert size(folded) == before + 1
+    add_namespace(folded, "2000.1", "cordra")
+    name = handle(f"2000.1/{'0' * 32}")
+    folded.do(Create(name, (url(),)), OPERATOR, "cli")
+    before = size(folded)
+    insensitive = replace(PROFILES["cordra"], case=CaseRule.INSENSITIVE)
+    folded.do(SetPolicy("2000.1", insensitive, change_case=True), OPERATOR, "cli")
+    assert size(folded) == before + 1
+    assert folded.resolve(Query(name), NOBODY).values
+
+
+def test_a_namespace_does_not_become_cordra_by_changing_its_case(exact: Registry) -> None:
+    create(exact, "abc")
+    assert "has records" in refusal(exact, PROFILES["cordra"]).reason
+
+
+def test_states_administrators_and_what_was_deleted_go_along(exact: Registry) -> None:
+    create(exact, "hidden", "gone", "dead")
+    exact.do(Unpublish(handle("10.1/hidden")), OPERATOR, "cli")
+    exact.do(Tombstone(handle("10.1/dead"), "burnt"), OPERATOR, "cli")
+    exact.do(Delete(handle("10.1/gone")), OPERATOR, "cli")
+    exact.do(Reserve((handle("10.1/later"),), ValueRef(300, "10.9/x")), OPERATOR, "cli")
+    change(exact, FOLDED)
+    assert seen(exact, "HIDDEN") is None
+    with exact.facts() as facts:
+        states = {
+            name: facts.held(handle(f"10.1/{name.upper()}")).state for name in ("hidden", "gone", "dead", "later")
+        }
+    assert states == {
+        "hidden": State.UNPUBLISHED,
+        "gone": State.ABSENT,
+        "dead": State.TOMBSTONE,
+        "later": State.RESERVED,
+    }
+    with pytest.raises(Refused, match="was deleted"):
+        create(exact, "GONE")
+    assert listed(exact, NOBODY) == ["dead"]
+    assert listed(exact) == ["dead", "hidden", "later"]
+    assert listed(exact, deleted=True) == ["dead", "gone", "hidden", "later"]
+    exact.do(Revive(handle("10.1/DEAD")), OPERATOR, "cli")
+    assert seen(exact, "Dead") == "dead"
+    exact.do(Publish(handle("10.1/Hidden")), OPERATOR, "cli")
+    assert seen(exact, "Hidden") == "hidden"
+
+
+def versions(registry: Registry, name: str, who: Identity = NOBODY) -> list[tuple[str, list[str]]]:
+    with registry.facts() as facts:
+        found = history(facts, who, handle(f"10.1/{name}"))
+    assert found.complete
+    return [
+        (each.action.name, [value.data.decode() for value in each.values if value.type == "URL"])
+        for each in found.versions
+    ]
+
+
+def test_a_name_has_one_history_through_all_changes(exact: Registry) -> None:
+    create(exact, "abc")
+    exact.do(Modify(handle("10.1/abc"), (url("second"),)), OPERATOR, "cli")
+    moments = [size(exact)]
+    change(exact, FOLDED)
+    exact.do(Modify(handle("10.1/ABC"), (url("third"),)), OPERATOR, "cli")
+    moments.append(size(exact))
+    change(exact, EXACT)
+    exact.do(Modify(handle("10.1/abc"), (url("fourth"),)), OPERATOR, "cli")
+    moments.append(size(exact))
+    change(exact, FOLDED)
+    expected = [
+        ("UPDATE", ["fourth"]),
+        ("UPDATE", ["fourth"]),
+        ("UPDATE", ["third"]),
+        ("UPDATE", ["third"]),
+        ("UPDATE", ["second"]),
+        ("UPDATE", ["second"]),
+        ("CREATE", ["abc"]),
+    ]
+    for who in (NOBODY, OPERATOR):
+        assert versions(exact, "Abc", who) == expected
+        assert [seen(exact, "Abc", at) for at in moments] == ["second", "third", "fourth"]
+    with exact.facts() as facts:
+        page = history(facts, OPERATOR, handle("10.1/abc"), before=moments[1] + 1, limit=2)
+    assert [each.values[0].data for each in page.versions] == [b"third", b"second"]
+
+
+def test_what_was_hidden_before_the_change_stays_hidden(exact: Registry) -> None:
+    create(exact, "abc")
+    then = size(exact)
+    exact.do(Modify(handle("10.1/abc"), (replace(url("secret"), permissions=ADMIN.permissions & ~2),)), OPERATOR, "cli")
+    change(exact, FOLDED)
+    assert [data for _, data in versions(exact, "ABC")] == [[], [], []]
+    with exact.facts() as facts:
+        values = as_of(facts, NOBODY, Query(handle("10.1/Abc")), then).resolved.values
+    assert [value.index for value in values] == [100]
+
+
+def test_names_that_were_one_and_are_two_do_not_share_a_past(folded: Registry) -> None:
+    create(folded, "Abc")
+    then = size(folded)
+    change(folded, EXACT)
+    create(folded, "ABC", again=True)
+    assert [data for _, data in versions(folded, "ABC")] == [["ABC"]]
+    assert [data for _, data in versions(folded, "Abc")] == [["Abc"], ["Abc"]]
+    assert (seen(folded, "Abc", then), seen(folded, "ABC", then), seen(folded, "abc", then)) == ("Abc", None, None)
+
+
+def test_the_log_and_changes_tell_the_public_of_names_and_not_of_keys(exact: Registry) -> None:
+    create(exact, "abc", "hidden")
+    before = size(exact)
+    change(exact, FOLDED)
+    with exact.facts() as facts:
+        told = [(each.action, each.handle) for each in log(facts, NOBODY, before).items]
+        assert told == [(Action.UPDATE, "10.1/abc"), (Action.UPDATE, "10.1/hidden")]
+        altered = changes(facts, NOBODY, before, size(exact)).items
+    assert [(each.handle, each.state_before, each.state_after) for each in altered] == [
+        ("10.1/abc", State.NORMAL, State.NORMAL),
+        ("10.1/hidden", State.NORMAL, State.NORMAL),
+    ]
+    exact.do(Unpublish(handle("10.1/Hidden")), OPERATOR, "cli")
+    with exact.facts() as facts:
+        assert "10.1/hidden" not in {each.handle for each in log(facts, NOBODY).items}
+
+
+def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry) -> None:
+    name = handle("10.1/abc")
+    exact.do(Create(name, (url("personal"), url("kept", 2), ADMIN)), OPERATOR, "cli")
+    seq = size(exact)
+    change(exact, FOLDED)
+    with pytest.raises(Refused, match="is part of the record"):
+        exact.do(Redact(name, 2, seq, "no"), OPERATOR, "cli")
+    exact.do(Remove(name, (1,)), OPERATOR, "cli")
+    exact.do(Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
+    with exact.ledger.reading() as reading:
+        held = [content for entry in reading.log(0) for content in entry.contents()]
+    assert not [content for content in held if b"personal" in content]
+    assert [content for content in held if b"kept" in content]
+    assert verified(exact.ledger.log) == size(exact)
+
+
+def test_a_value_is_erased_under_all_keys_or_under_none(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes between: if something were left, the same command could not find it any more."""
+    name = handle("10.1/abc")
+    seq = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
+    change(exact, FOLDED)
+    exact.do(Modify(name, (url("new"),)), OPERATOR, "cli")
+    change(exact, EXACT)
+    change(exact, FOLDED)
+    append = exact.ledger.append
+    asked: list[object] = []
+
+    def broken_off(*requests: object) -> object:
+        asked.extend(requests)
+        if len(asked) > 1:
+            raise OSError("broken off")
+        return append(*requests)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exact.ledger, "append", broken_off)
+    before = size(exact)
+    done = exact.do(Redact(name, 1, seq, "by order of a court"), OPERATOR, "cli")
+    with exact.ledger.reading() as reading:
+        bodies = [entry.body() for entry in reading.log(0)]
+        added = list(reading.log(before))
+    assert not [body for body in bodies if b"personal" in body]
+    assert done.seq == before + 1
+    assert [(each.action, each.key) for each in added] == [(Action.REDACT, b"10.1/abc"), (Action.REDACT, b"10.1/ABC")]
+    assert [each.state for each in added] == [State.ABSENT, State.NORMAL]
+    assert verified(exact.ledger.log) == size(exact)
+    assert seen(exact, "Abc") == "new"
+    with pytest.raises(Refused, match="redacted already"):
+        exact.do(Redact(name, 1, seq, "again"), OPERATOR, "cli")
+
+
+def test_each_erasure_is_noted_with_the_entry_of_its_own_key(exact: Registry) -> None:
+    name = handle("10.1/abc")
+    first = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
+    change(exact, FOLDED)
+    copy = size(exact)
+    exact.do(Remove(name, (1,)), OPERATOR, "cli")
+    done = exact.do(Redact(name, 1, first, "by order of a court"), OPERATOR, "cli").seq
+    with exact.ledger.log.store.reading_cursor() as cursor:
+        cursor.execute("SELECT seq, by FROM redactions ORDER BY seq")
+        assert [tuple(row) for row in cursor.fetchall()] == [(first, done), (copy, done + 1)]
+
+
+def test_an_entry_from_before_the_change_is_proved(exact: Registry) -> None:
+    create(exact, "abc")
+    seq = size(exact)
+    change(exact, FOLDED)
+    cover(exact.ledger.log, SIGNER, size(exact), lambda _: None)
+    with exact.facts() as facts:
+        assert prove(facts, NOBODY, handle("10.1/ABC"), seq).seq == seq
+        assert prove(facts, NOBODY, handle("10.1/ABC")).seq == size(exact)
+
+
+def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machine) -> None:
+    policy = replace(EXACT, authority=True, default_creator="10.9/maker")
+    exact.do(SetPolicy("10.1", policy), OPERATOR, "cli")
+    create(exact, "abc")
+    machine.run(60_000_000)
+    with exact.facts() as facts:
+        before = authority_of(facts, facts.held(handle("10.1/abc")))
+    change(exact, replace(policy, case=CaseRule.INSENSITIVE))
+    with exact.facts() as facts:
+        assert authority_of(facts, facts.held(handle("10.1/ABC"))) == before
+    assert before is not None
+
+
+def test_everything_is_transferred_once(exact: Registry) -> None:
+    create(exact, "abc", "abd")
+    change(exact, FOLDED)
+    done = hand_over(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR).done
+    assert done == 3, "two names and the prefix handle"
+
+
+def test_a_secret_of_the_old_key_is_erased_with_it(exact: Registry) -> None:
+    secret = Value(300, "HS_SECKEY", b"open sesame", permissions=ADMIN.permissions & ~2)
+    exact.do(Create(handle("10.1/abc"), (secret,)), OPERATOR, "cli")
+    change(exact, FOLDED)
+    with exact.ledger.reading() as reading:
+        holding = [entry.seq for entry in reading.log(0) if any(b"sesame" in content for content in entry.contents())]
+        assert holding == [reading.size]
+
+
+def test_what_happens_between_decision_and_commit_is_not_lost(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(exact, "abc", "x")
+    append = exact.ledger.append
+    between = [
+        Draft(Action.UPDATE, State.NORMAL, "10.1/abc", "test", "local:test", "", (url("moved"),), exact=True),
+        Draft(Action.CREATE, State.NORMAL, "10.1/new", "test", "local:test", "", (url("new"),), exact=True),
+    ]
+
+    def racing(*requests: object) -> object:
+        if between:
+            append(Append(between.pop(0)))
+        return append(*requests)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exact.ledger, "append", racing)
+    with pytest.raises(Refused, match="names were made under") as caught:
+        change(exact, FOLDED)
+    assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
+    change(exact, FOLDED)
+    assert (seen(exact, "ABC"), seen(exact, "NEW"), seen(exact, "X")) == ("moved", "new", "x")
+
+
+def test_who_decides_by_the_old_rule_decides_again(exact: Registry) -> None:
+    create(exact, "abc")
+    with exact.facts() as facts:
+        assert facts.policy("10.1") == EXACT
+        remembered = dict(facts.seen)
+    change(exact, FOLDED)
+    exact._recent.note(remembered, (), size(exact), erased=False)
+    with pytest.raises(Refused, match="exists already"):
+        create(exact, "ABC")
+
+
+def test_only_who_may_set_the_policy_changes_the_rule(exact: Registry) -> None:
+    with pytest.raises(Refused) as caught:
+        exact.do(SetPolicy("10.1", FOLDED, change_case=True), key_holder(300, "10.9/x"), "native")
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Registry]:
+    with registry_in_memory() as made:
+        yield made
+
+
+_prefixes = count(20)
+
+
+@given(st.lists(st.text("aAbB1", min_size=1, max_size=3), min_size=1, max_size=6, unique=True), st.booleans())
+def test_whatever_names_there_are_all_of_them_are_found_or_nothing_changes(
+    shared: Registry, names: list[str], begins: bool
+) -> None:
+    prefix = f"10.{next(_prefixes)}"
+    if begins:  # then no two of them differ in case only
+        names = list({name.upper(): name for name in names}.values())
+    add_namespace(shared, prefix, FOLDED if begins else EXACT)
+    for name in names:
+        shared.do(Create(handle(f"{prefix}/{name}"), (url(name),)), OPERATOR, "cli")
+    collide = len({name.upper() for name in names}) < len(names)
+    request = SetPolicy(prefix, EXACT if begins else FOLDED, change_case=True)
+    if collide:
+        with pytest.raises(Refused, match="would become one"):
+            shared.do(request, OPERATOR, "cli")
+    else:
+        shared.do(request, OPERATOR, "cli")
+    letters_count = begins or collide
+    for name in names:
+        assert seen(shared, name, prefix=prefix) == name
+        assert answered(shared, name, prefix) == f"{prefix}/{name}".encode()
+        other = name.swapcase()
+        expected = (other if other in names else None) if letters_count else name
+        assert seen(shared, other, prefix=prefix) == expected
+    with shared.facts() as facts:
+        listed_ = [each.handle for each in list_handles(facts, OPERATOR, prefix, deleted=True).items]
+    assert sorted(listed_) == sorted(f"{prefix}/{name}" for name in names)

@@ -1,0 +1,359 @@
+"""The text of a policy: strict on the way in, complete on the way out, and the same text again when read back."""
+
+import json
+import re
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names.handle import CaseRule
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.registry.policy import keys
+from perseid.registry.policy.keys import KEYS, Deletion, Who
+from perseid.registry.policy.policy import DEFAULTS, PROFILES, Policy
+from perseid.registry.policy.text import MAX_SHOWN, MAX_TEXT_OCTETS, MAX_TYPE, InvalidPolicy, toml
+from tests.strategies import handles, templates, texts
+
+REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
+
+_TYPES = st.text(st.sampled_from([*"AZaz09_./-é\N{CJK UNIFIED IDEOGRAPH-4E00}"]), min_size=1, max_size=12).filter(
+    lambda text: bool(text.strip(".")) and not text.upper().startswith("HS_")
+)
+_OWN_TYPES = [key for key in KEYS if key.endswith("_type")]
+_SCHEMES: list[tuple[str, dict[str, Any]]] = [
+    ("free", {}),
+    ("pilin", {}),
+    ("pilin-check", {}),
+    ("cordra", {"version": 1}),
+    ("uuid", {"version": 7}),
+]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """Policies with every key drawn, those that contradict themselves left out."""
+    scheme, options = draw(st.sampled_from(_SCHEMES) | templates().map(lambda template: (f"pattern:{template}", {})))
+    capitals = scheme in {"pilin", "pilin-check", "cordra"}
+    cases = [CaseRule.INSENSITIVE, *([] if capitals else [CaseRule.SENSITIVE])]
+    types = draw(st.lists(_TYPES, max_size=len(_OWN_TYPES), unique_by=str.upper))
+    concrete = [name for name in types if not name.endswith(".")]
+    needed = dict(zip(_OWN_TYPES, [*concrete, *(f"T{number}".ljust(13, "_") for number in range(20))], strict=False))
+    queries = st.lists(_TYPES | st.sampled_from(["URL", "URL."]), max_size=3).map(tuple)
+    required, forbidden = draw(queries), draw(queries)
+    values: dict[str, Any] = {
+        "profile": draw(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")),
+        "purpose": draw(texts().map(lambda text: text.encode("utf-8", "ignore").decode()[:300])),
+        "scheme": scheme,
+        "scheme_options": tuple(options.items()) if draw(st.booleans()) else (),
+        "case": CaseRule.PATH if scheme == "cordra" and draw(st.booleans()) else draw(st.sampled_from(cases)),
+        "max_ahead": draw(st.integers(0, keys.MAX_LEAD)),
+        "who_may_mint": draw(st.sampled_from([Who.ADMINISTRATORS, Who.SERVER, Who.AUTHENTICATED])),
+        "who_may_list": draw(st.sampled_from(Who)),
+        "required_types": required,
+        "allowed_types": draw(queries),
+        "forbidden_types": tuple(query for query in forbidden if not clashes(query, [*required, *needed.values()])),
+        "default_creator": draw(st.sampled_from(["", "102.100.272/0N8J991QH", "10.1/é?x#y%41"])),
+        "deletion": draw(st.sampled_from(Deletion)),
+        "default_ttl": draw(st.integers(0, 0x7FFF_FFFF)),
+        "default_administrators": draw(st.sampled_from([(), ("200:0.NA/{prefix}", "300:1/x:add_value,modify_value")])),
+        **needed,
+        **{key: draw(st.booleans()) for key in flags()},
+    }
+    return Policy(**values)
+
+
+def flags() -> list[str]:
+    return [key for key, value in DEFAULTS.values().items() if isinstance(value, bool)]
+
+
+def clashes(query: str, types: list[str]) -> bool:
+    """Whether a forbidden type may touch one that is needed; stricter than the rule, for drawing only."""
+    return any(type_.upper().startswith(query.rstrip(".").upper()) for type_ in types)
+
+
+def refused(text: str) -> InvalidPolicy:
+    with pytest.raises(InvalidPolicy) as caught:
+        Policy.from_toml(text)
+    return caught.value
+
+
+@given(policies())
+def test_a_policy_is_what_its_text_says(policy: Policy) -> None:
+    text = policy.to_toml()
+    assert Policy.from_stored(text) == policy
+    assert Policy.from_toml(text) == policy
+    assert Policy.from_toml(text).to_toml() == text
+    assert len(text.encode()) <= MAX_TEXT_OCTETS
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_naming_a_profile_is_enough(name: str) -> None:
+    assert Policy.from_toml(f'profile = "{name}"') == PROFILES[name]
+
+
+def test_every_key_is_a_field_and_every_field_a_key_in_the_same_order() -> None:
+    assert [field.name for field in fields(Policy) if field.init] == list(KEYS)
+
+
+def test_the_stored_text_says_everything_with_a_line_of_explanation_above_each_key() -> None:
+    lines = PROFILES["pilin"].to_toml().split("\n")
+    assert lines[-1] == ""
+    entries = [lines[start : start + 3] for start in range(0, len(lines) - 1, 3)]
+    assert [entry[1].split(" = ")[0] for entry in entries] == list(KEYS)
+    assert [entry[0] for entry in entries] == [f"# {key.about}" for key in KEYS.values()]
+    assert {entry[2] for entry in entries} == {""}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_who_reads_case_and_scheme_only_finds_them_at_the_top(name: str) -> None:
+    plain = tomllib.loads(PROFILES[name].to_toml())
+    assert (plain["case"], plain["scheme"]) == (PROFILES[name].case.value, PROFILES[name].scheme)
+
+
+def test_what_is_stored_does_not_change_with_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = PROFILES["pilin"]
+    text = before.to_toml()
+    monkeypatch.setitem(PROFILES, "pilin", replace(before, show_actors=True, deletion=Deletion.ALLOWED))
+    assert Policy.from_stored(text) == Policy.from_toml(text) == before
+    assert Policy.from_toml('profile = "pilin"').show_actors
+
+
+def test_a_key_younger_than_the_stored_text_has_its_default_not_the_profiles() -> None:
+    text = PROFILES["pilin"].to_toml().replace('deletion = "tombstone"\n', "")
+    assert Policy.from_stored(text).deletion is DEFAULTS.deletion is Deletion.ALLOWED
+    assert Policy.from_toml(text).deletion is Deletion.TOMBSTONE
+
+
+def test_a_text_says_only_what_differs_from_its_profile() -> None:
+    policy = Policy.from_toml('profile = "pilin"\nwho_may_mint = "server"\npurpose = "Maps"\n')
+    assert policy == replace(PROFILES["pilin"], who_may_mint=Who.SERVER, purpose="Maps")
+
+
+def test_a_text_that_says_nothing_is_case_sensitive_and_free() -> None:
+    policy = Policy.from_toml("")
+    assert policy == DEFAULTS
+    assert (policy.profile, policy.case, policy.scheme) == ("own", CaseRule.SENSITIVE, "free")
+    assert replace(policy, profile="exact") == PROFILES["exact"]
+
+
+def test_a_site_writes_a_profile_of_its_own() -> None:
+    text = 'profile = "museum"\nscheme = "pattern:MS-dddd"\nrequired_types = ["URL"]'
+    museum = Policy.from_toml(text)
+    assert (museum.profile, museum.case, museum.required_types) == ("museum", CaseRule.SENSITIVE, ("URL",))
+    other = Policy.from_toml('profile = "museum"\npurpose = "Coins"', {**PROFILES, "museum": museum})
+    assert other == replace(museum, purpose="Coins")
+
+
+def test_a_slip_in_the_name_of_a_profile_does_not_make_another_namespace() -> None:
+    problem = refused('profile = "pilim"\nwho_may_mint = "server"')
+    assert problem.key == "profile"
+    assert problem.message == "'pilim' is none of pilin, cordra, free, exact; a profile of your own names its scheme"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ('forbiden_types = ["EMAIL"]', "forbiden_types", "there is no such key; did you mean forbidden_types?"),
+        ("Case = 1", "Case", "did you mean case?"),
+        ("zzz = 1", "zzz", "there are profile, purpose, scheme"),
+        ('"\\u001b[2J" = 1', "\\x1b[2J", "no such key"),
+        ("colour = true", "colour", "there is no such key"),
+        ('max_ahead = "1h"', "max_ahead", "a whole number from 0 to 2,592,000,000 is expected, not a text"),
+        ("max_ahead = 1.5", "max_ahead", "not a number with a fraction"),
+        ("max_ahead = true", "max_ahead", "not true"),
+        ("max_ahead = -1", "max_ahead", "a whole number from 0"),
+        (f"max_ahead = {10**30}", "max_ahead", "a whole number from 0"),
+        ("strict_clock = 1", "strict_clock", "true or false is expected, not a whole number"),
+        ('authority = "on"', "authority", "true or false is expected, not a text"),
+        ("[authority]\ncreator_type = 'X'", "authority", "true or false is expected, not a table"),
+        ("purpose = 2026-01-01", "purpose", "a text is expected, not a date or time"),
+        ("case = false", "case", "not false"),
+        ('case = "Sensitive"', "case", '"sensitive", "insensitive" or "path" is expected, not \'Sensitive\''),
+        ('who_may_mint = "public"', "who_may_mint", '"administrators", "server" or "authenticated" is expected'),
+        ('who_may_list = "all"', "who_may_list", '"authenticated" or "public" is expected'),
+        ('deletion = "never"', "deletion", '"allowed" or "tombstone" is expected'),
+        ('required_types = "URL"', "required_types", "a list of types is expected, not a text"),
+        ('required_types = ["URL", 1]', "required_types", "not a list with a whole number in it"),
+        ("allowed_types = [[]]", "allowed_types", "not a list with a list in it"),
+        ('allowed_types = ["."]', "allowed_types", "a type has a name"),
+        ('allowed_types = ["URL "]', "allowed_types", "ends with a blank"),
+        ('allowed_types = ["UR\\u0000L"]', "allowed_types", "U+0000 is a control character"),
+        (f'allowed_types = ["{"X" * 256}"]', "allowed_types", f"has 256 characters; {MAX_TYPE} are the most"),
+        ('creator_type = ""', "creator_type", "a type has a name"),
+        ('creator_type = "X."', "creator_type", "means a whole family of types"),
+        ('owner_type = "hs_admin"', "owner_type", "has its meaning from the Handle System"),
+        ('default_creator = "hdl:1/x"', "default_creator", "write the handle bare: '1/x', not 'hdl:1/x'"),
+        ('default_creator = " 1/x"', "default_creator", "write the handle bare"),
+        ('default_creator = "nobody"', "default_creator", 'there is no "/"'),
+        ('default_administrators = ["0.NA/1"]', "default_administrators", "INDEX:HANDLE"),
+        ('default_administrators = ["300:x"]', "default_administrators", 'there is no "/"'),
+        ('default_administrators = ["-1:0.NA/1"]', "default_administrators", "an index is not negative"),
+        ('default_administrators = ["300:1/x:fly"]', "default_administrators", "'fly' is not a permission"),
+        ('profile = "a/b"\nscheme = "free"', "profile", "a name of letters, digits and ._- is expected"),
+        (f'profile = "{"a" * 65}"\nscheme = "free"', "profile", "65 characters; 64 are the most"),
+        (f'purpose = "{"a" * 2001}"', "purpose", "2,001 characters; 2,000 are the most"),
+        ("scheme_options = { version = 1.5 }", "scheme_options", "a table of options such as { version = 1 }"),
+        ('scheme_options = { "a b" = 1 }', "scheme_options", "is no name of an option"),
+        (f"scheme_options = {{ a = {1 << 63} }}", "scheme_options", "more than 64 bits"),
+        ('scheme = ""', "scheme", "a scheme or pattern:TEMPLATE is expected"),
+        ('scheme = "pattern"', "scheme", "a scheme or pattern:TEMPLATE is expected"),
+        ('scheme = "cordra:1"', "scheme", "a scheme or pattern:TEMPLATE is expected"),
+        ('scheme = "pattern:"', "scheme", "the template is empty"),
+        ('scheme = "pattern:TEA"', "scheme", "means nothing in a template"),
+        ('scheme = "pattern:dd"\nscheme_options = { template = "d" }', "scheme", "cannot be used here"),
+        ('scheme = "uuid"\nscheme_options = { version = 2 }', "scheme", "version 1, 4 or 7"),
+        ('scheme = "uuid"\nscheme_options = { name = "x" }', "scheme", "cannot be used here"),
+        ('scheme = "roman"', "scheme", "there is no scheme 'roman'"),
+        ("scheme_options = { version = 4 }", "scheme_options", 'scheme = "free" takes no options'),
+        ('scheme = "pilin"', "case", 'scheme = "pilin" reads names in either case; write case = "insensitive"'),
+        ('scheme = "cordra"', "case", 'write case = "path"'),
+        ('profile = "pilin"\ncase = "sensitive"', "case", 'write case = "insensitive"'),
+        ('case = "path"', "case", "only names of the scheme cordra have a path"),
+        ('work_type = "X"\nobject_type = "x"', None, "the type 'x' has two meanings in this policy"),
+        ('forbidden_types = ["HS_ADMIN"]', "forbidden_types", "'HS_ADMIN' is needed, so it cannot be forbidden"),
+        ('forbidden_types = ["TOMBSTONE."]', "forbidden_types", "'TOMBSTONE.REASON' is needed"),
+        ('required_types = ["URL"]\nforbidden_types = ["url."]', "forbidden_types", "'URL' is needed"),
+        ("case = ", None, "this is not TOML: Invalid value (at end of document)"),
+        ("purpose = 'a'\npurpose = 'b'\n", None, "at line 2"),
+        ("a = " + "[" * 5000, None, "very deep"),
+        ("a." * 8000 + "a = 1", None, "8,000 dots outside of texts; 32 are the most"),
+        (f"max_ahead = {'9' * 5000}", None, "this is not TOML"),
+        ("purpose = 'a\ud800'", None, "character 13 is half of a surrogate pair"),
+        ("#" * (MAX_TEXT_OCTETS + 1), None, "the policy has 16,385 octets; 16,384 are the most"),
+        (f"required_types = {toml(['é' * 255] * 29)}", None, "the complete policy has"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_key_and_what_is_expected(text: str, key: str | None, words: str) -> None:
+    problem = refused(text)
+    assert problem.key == key
+    assert words in problem.message
+    assert str(problem) == (problem.message if key is None else f"{key}: {problem.message}")
+
+
+def test_a_family_that_is_required_may_lose_its_head() -> None:
+    """`URL.us` fulfils the demand for the family `URL.` where `URL` itself is forbidden."""
+    policy = Policy.from_toml('required_types = ["URL."]\nforbidden_types = ["URL"]')
+    assert policy.required_types == ("URL.",)
+
+
+@given(texts())
+def test_any_text_is_a_policy_or_refused(text: str) -> None:
+    try:
+        policy = Policy.from_toml(text)
+    except InvalidPolicy:
+        return
+    assert Policy.from_stored(policy.to_toml()) == policy
+
+
+_PLAIN = st.recursive(
+    st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["pilin", "URL", "path", "cordra", "1/x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["version", "a"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(KEYS)), _PLAIN, max_size=4))
+def test_any_value_of_any_key_is_taken_or_refused(plain: dict[str, Any]) -> None:
+    try:
+        text = "".join(f"{key} = {toml(item)}\n" for key, item in plain.items())
+    except OverflowError:  # TOML has 64 bits for a number
+        return
+    assert tomllib.loads(text) == plain
+    try:
+        policy = Policy.from_toml(text)
+    except InvalidPolicy:
+        return
+    assert Policy.from_stored(policy.to_toml()) == policy
+
+
+@given(st.text())
+def test_every_text_can_be_written(text: str) -> None:
+    assert tomllib.loads(f"a = {toml(text)}") == {"a": text}
+
+
+def test_a_very_long_line_is_cut_where_it_is_shown() -> None:
+    policy = Policy(forbidden_types=tuple(f"TYPE{number}" for number in range(100)))
+    assert policy.line("forbidden_types").startswith('forbidden_types = ["TYPE0", "TYPE1", ')
+    assert len(policy.line("forbidden_types")) == MAX_SHOWN + 1
+    assert Policy.from_toml(policy.to_toml()) == policy
+
+
+def test_default_administrators_know_the_prefix_of_the_namespace() -> None:
+    policy = Policy(default_administrators=("200:0.NA/{prefix}", "300:{prefix}/me:add_value"))
+    group, person = policy.administrators("10.1:x")
+    assert (str(group.administrator), group.permissions) == ("200:0.NA/10.1:x", ALL_PERMISSIONS)
+    assert person == Admin.from_text("300:10.1:x/me:add_value")
+    assert person.permissions == AdminPermission.ADD_VALUE
+
+
+@given(handles().filter(lambda handle: not re.match("(?i)hdl:|doi:|info:|https?:", str(handle))))
+def test_every_legal_handle_can_be_the_default_creator(handle: object) -> None:
+    assert Policy(default_creator=str(handle)).default_creator == str(handle)
+
+
+# What is published about the keys is what the code has. To write both files anew after a change:
+# python -m tests.registry.policy.test_policy_text
+
+
+def schema_text() -> str:
+    return json.dumps(keys.schema(DEFAULTS.values()), indent=2) + "\n"
+
+
+def manual_table() -> str:
+    return keys.table(DEFAULTS.values(), {name: policy.values() for name, policy in PROFILES.items()})
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert (REFERENCE / "policy.schema.json").read_text() == schema_text()
+
+
+def test_the_manual_has_one_row_for_each_key_as_the_code_has_it() -> None:
+    assert manual_table() in (REFERENCE / "policy.md").read_text()
+
+
+@given(policies())
+def test_the_schema_admits_every_policy(policy: Policy) -> None:
+    properties: dict[str, Any] = keys.schema(DEFAULTS.values())["properties"]  # type: ignore[assignment]
+    plain = tomllib.loads(policy.to_toml())
+    assert plain.keys() == properties.keys()
+    for key, item in plain.items():
+        assert admits(properties[key], item), key
+
+
+def admits(schema: dict[str, Any], item: object) -> bool:
+    """As much of JSON Schema as the published one uses."""
+    names: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+    if "enum" in schema:
+        return item in schema["enum"]
+    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    if type(item) not in [names[kind] for kind in kinds]:
+        return False
+    if isinstance(item, str):
+        return (
+            schema.get("minLength", 0) <= len(item) <= schema.get("maxLength", len(item))
+            and re.search(schema.get("pattern", ""), item) is not None
+        )
+    if isinstance(item, list):
+        return all(admits(schema["items"], each) for each in item)
+    if isinstance(item, dict):
+        names_fit = all(re.search(schema["propertyNames"]["pattern"], name) for name in item)
+        return names_fit and all(admits(schema["additionalProperties"], each) for each in item.values())
+    return not isinstance(item, int) or schema.get("minimum", item) <= item <= schema.get("maximum", item)
+
+
+def write_published() -> None:
+    """Write the schema, and the table in its place in the manual."""
+    (REFERENCE / "policy.schema.json").write_text(schema_text())
+    manual = REFERENCE / "policy.md"
+    before, _, rest = manual.read_text().partition("\n| key |")
+    after = rest.partition("\n\n")[2]
+    manual.write_text(f"{before}\n{manual_table()}\n{after}")
+
+
+if __name__ == "__main__":
+    write_published()

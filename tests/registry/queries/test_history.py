@@ -1,0 +1,487 @@
+"""The past of one name: which moment, which versions, and what of them is whose to see."""
+
+import pytest
+
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, State
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Home
+from perseid.registry.identity import Identity
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history as veil
+from perseid.registry.queries.history import (
+    FIRST_INSTANT,
+    MAX_PAGE,
+    History,
+    Version,
+    as_of,
+    history,
+    keeping_past,
+    moment,
+    page_size,
+)
+from perseid.registry.queries.resolve import Query
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused, Resolved
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import NOW, Machine
+from tests.registry.commands.records_in_every_state import (
+    ADMIN,
+    ANN,
+    LISTER,
+    SERVER,
+    STRANGER,
+    X,
+    delete,
+    hidden,
+    policy,
+    publish,
+    put,
+    reserve,
+    rules,
+    site,
+    unpublish,
+    value,
+)
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace
+
+PUBLIC: tuple[Identity, ...] = (NOBODY, STRANGER, LISTER)
+ADMINISTRATORS: tuple[Identity, ...] = (ANN, SERVER, OPERATOR)
+
+
+def told(
+    registry: Registry, who: Identity = NOBODY, name: Handle = X, before: int | None = None, limit: int = 100
+) -> History:
+    with registry.facts() as facts:
+        return history(facts, who, name, before, limit)
+
+
+def datas(registry: Registry, who: Identity = NOBODY) -> list[list[str]]:
+    """The data of the values of each version that is told, newest first."""
+    return [
+        [each.data.decode() for each in version.values if each.index != 100] for version in told(registry, who).versions
+    ]
+
+
+def then(registry: Registry, seq: int, who: Identity = NOBODY, *, public_only: bool = True) -> Resolved:
+    with registry.facts() as facts:
+        return as_of(facts, who, Query(X, public_only=public_only), seq).resolved
+
+
+def refused(registry: Registry, who: Identity = NOBODY, seq: int | None = None) -> tuple[ResponseCode, str]:
+    with pytest.raises(Refused) as caught:
+        _ = told(registry, who) if seq is None else then(registry, seq, who)
+    return caught.value.code, caught.value.reason
+
+
+NOT_FOUND = (ResponseCode.HANDLE_NOT_FOUND, "there is no record of 12345/x")
+
+
+# Moments
+
+
+def at(registry: Registry, when: str | int, now: int = NOW + 10 * SECOND) -> int:
+    with registry.facts() as facts:
+        return moment(facts.reading, when, now)
+
+
+def test_a_moment_is_the_last_entry_that_is_not_dated_after_it(registry: Registry, machine: Machine) -> None:
+    add_namespace(registry, "12345")
+    machine.run(SECOND)
+    first, second = put(registry, value(1)), put(registry, value(2))
+    machine.run(2 * SECOND)
+    third = put(registry, value(3))
+    assert at(registry, NOW - 1) == 0
+    assert at(registry, NOW) == first - 1
+    assert at(registry, NOW + SECOND - 1) == first - 1
+    assert at(registry, NOW + SECOND) == second
+    assert at(registry, NOW + 3 * SECOND - 1) == second
+    assert at(registry, NOW + 3 * SECOND) == at(registry, NOW + 9 * SECOND) == third
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("2027-11-03T00:00:00Z", 0),
+        ("2027-11-03T00:00:00.000001Z", 1),
+        (" 2027-11-03 ", 0),
+        ("2027-11-03T00:00:01", 1_000_000),
+        ("2027-11-03T02:00:00+02:00", 0),
+        (str(NOW), 0),
+    ],
+)
+def test_a_time_is_iso_8601_or_microseconds(here: Registry, machine: Machine, text: str, after: int) -> None:
+    last = put(here, value(1))
+    machine.run(1)
+    next_ = put(here, value(2))
+    machine.run(SECOND - 1)
+    latest = put(here, value(3))
+    assert at(here, text) == {0: last, 1: next_, SECOND: latest}[after]
+
+
+def test_the_number_of_an_entry_is_accepted_wherever_a_time_is(here: Registry) -> None:
+    seq = put(here, value(1))
+    assert [at(here, seq), at(here, str(seq)), at(here, 0)] == [seq, seq, 0]
+    for number in (seq + 1, -1, FIRST_INSTANT - 1):
+        with pytest.raises(Refused, match=f"there is no entry {number}; the last one is {seq}"):
+            at(here, number)
+
+
+def test_the_future_is_refused(here: Registry) -> None:
+    put(here, value(1))
+    assert at(here, NOW, NOW)
+    for when in (NOW + 1, str(NOW + 1), "2027-11-03T00:00:00.000001Z", "9999-12-31T23:59:59Z"):
+        with pytest.raises(Refused, match="in the future") as caught:
+            at(here, when, NOW)
+        assert caught.value.code is ResponseCode.INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2027-13-01", "1" * 20, "٣", "-", "2027-11-03T00:00:00Z\udc80", "1e3"]
+)
+def test_what_is_no_moment_is_refused(here: Registry, text: str) -> None:
+    with pytest.raises(Refused, match="neither a time nor the number of an entry"):
+        at(here, text)
+
+
+# Versions
+
+
+def test_history_tells_what_a_name_was_newest_first(registry: Registry, machine: Machine) -> None:
+    """S11: on both back ends, every change with its date, its action and what changed."""
+    add_namespace(registry, "12345")
+    first = put(registry, value(1, "a"), value(2, "b"))
+    machine.run(SECOND)
+    second = put(registry, value(1, "a"), value(2, "c"), value(3, "d"))
+    third = put(registry, value(1, "a"), action=Action.TOMBSTONE, state=State.TOMBSTONE)
+    fourth = delete(registry)
+    found = told(registry)
+    assert (found.handle, found.before, found.complete) == (X, None, True)
+    newest, tombstone, update, create = found.versions
+    assert [each.seq for each in found.versions] == [fourth, third, second, first]
+    assert [each.action.name for each in found.versions] == ["DELETE", "TOMBSTONE", "UPDATE", "CREATE"]
+    assert [each.state.name for each in found.versions] == ["ABSENT", "TOMBSTONE", "NORMAL", "NORMAL"]
+    assert (create.at, update.at) == (NOW, NOW + SECOND)
+    assert create.values == (value(1, "a"), value(2, "b"))
+    assert changed(create) == ([1, 2], [], [])
+    assert changed(update) == ([3], [], [2])
+    assert changed(tombstone) == ([], [2, 3], [])
+    assert changed(newest) == ([], [1], [])
+
+
+def changed(version: Version) -> tuple[list[int], list[int], list[int]]:
+    assert version.changed is not None
+    differences = version.changed
+    modified = [old.index for old, _ in differences.modified]
+    return [each.index for each in differences.added], [each.index for each in differences.removed], modified
+
+
+@pytest.mark.parametrize("who", [NOBODY, ANN, SERVER], ids=str)
+def test_history_comes_in_pages_that_say_what_changed_across_their_edge(here: Registry, who: Identity) -> None:
+    seqs = [put(here, ADMIN, value(n)) for n in range(1, 8)]
+    whole = told(here, who).versions
+    pages, before = [], None
+    while True:
+        page = told(here, who, before=before, limit=3)
+        pages.append(page.versions)
+        before = page.before
+        if before is None:
+            break
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert tuple(version for page in pages for version in page) == whole
+    assert [version.seq for version in whole] == seqs[::-1]
+
+
+def test_a_page_has_a_size(here: Registry) -> None:
+    put(here, value(1))
+    with pytest.raises(Refused, match="a page of 0 items"):
+        told(here, limit=0)
+    assert len(told(here, limit=MAX_PAGE * 10).versions) == 1
+    assert [page_size(MAX_PAGE - 1), page_size(MAX_PAGE + 1)] == [MAX_PAGE - 1, MAX_PAGE]
+
+
+@pytest.mark.parametrize("who", PUBLIC, ids=str)
+def test_a_name_without_history_is_not_found(here: Registry, who: Identity) -> None:
+    assert refused(here, who) == NOT_FOUND
+    with pytest.raises(Refused, match="no record"):
+        told(here, OPERATOR, before=5)
+
+
+def test_a_name_of_another_server_is_not_answered_for_here(here: Registry) -> None:
+    with pytest.raises(Refused) as caught:
+        told(here, OPERATOR, Handle.parse("777/x"))
+    assert caught.value.code is ResponseCode.SERVER_NOT_RESP
+    put(here, value(1))
+    here.do(Home("0.NA/12345", unhome=True), OPERATOR, "cli")
+    assert refused(here)[0] is ResponseCode.SERVER_NOT_RESP
+
+
+def test_names_are_found_by_the_case_rule_of_their_namespace(here: Registry) -> None:
+    seq = put(here, value(1))
+    assert told(here, name=Handle.parse("12345/X")).versions[0].seq == seq
+    add_namespace(here, "54321", "exact")
+    with pytest.raises(Refused, match="no record of 54321/X"):
+        told(here, name=Handle.parse("54321/X"))
+
+
+# Who did it, and why
+
+
+def actors(registry: Registry, who: Identity) -> tuple[str | None, str | None, str | None]:
+    version = told(registry, who).versions[0]
+    return version.door, version.actor, version.note
+
+
+@pytest.mark.parametrize("who", PUBLIC, ids=str)
+def test_actors_and_notes_are_not_shown_to_the_public(here: Registry, who: Identity) -> None:
+    """A7: the actor is an audit fact, and not shown publicly under this policy."""
+    put(here, ADMIN, value(1), note="a ticket number")
+    assert actors(here, who) == (None, None, None)
+
+
+@pytest.mark.parametrize("who", [ANN, SERVER, OPERATOR], ids=str)
+def test_actors_and_notes_are_shown_to_administrators(here: Registry, who: Identity) -> None:
+    """S11: every action is logged with the party that did it."""
+    put(here, ADMIN, value(1), note="a ticket number", actor="301:12345/bob")
+    assert actors(here, who) == ("cli", "301:12345/bob", "a ticket number")
+
+
+def test_actors_and_never_notes_are_shown_where_the_policy_says_so() -> None:
+    with site(show_actors=True) as here:
+        put(here, ADMIN, value(1), note="a ticket number")
+        assert actors(here, NOBODY) == ("cli", "300:12345/ann", None)
+
+
+# Private values
+
+
+def test_private_values_take_the_permission_to_read_them(here: Registry) -> None:
+    unreadable = Value(3, "URL", b"never", permissions=Permission.ADMIN_WRITE)
+    put(here, ADMIN, value(1, "open"), hidden(2, "secret"), unreadable)
+    put(here, ADMIN, value(1, "open"))
+    assert datas(here, ANN) == datas(here, OPERATOR) == [["open"], ["open", "secret"]]
+    for who in (*PUBLIC, SERVER):
+        assert datas(here, who) == [["open"], ["open"]]
+
+
+def test_server_administrators_with_full_access_read_private_values() -> None:
+    with site(rules=rules(full_access=True)) as here:
+        put(here, ADMIN, hidden(2, "secret"))
+        assert datas(here, SERVER) == [["secret"]]
+
+
+def test_rights_are_those_of_today(here: Registry) -> None:
+    """Who was an administrator is none any more, and sees no more of the time when they were."""
+    first = put(here, ADMIN, value(1, "open"), hidden(2, "secret"), note="why")
+    other = Value(100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/bob")).to_bytes())
+    put(here, other, value(1, "open"), hidden(2, "secret"))
+    assert datas(here, ANN) == [["open"], ["open"]]
+    assert actors(here, ANN) == (None, None, None)
+    with pytest.raises(Refused) as caught:
+        then(here, first, ANN, public_only=False)
+    assert caught.value.code is ResponseCode.INVALID_ADMIN
+    few = Value(100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/ann"), AdminPermission.ADD_VALUE).to_bytes())
+    put(here, few, hidden(2, "secret"))
+    assert all("secret" not in data for data in datas(here, ANN))
+
+
+def test_what_was_hidden_since_is_hidden_from_history(registry: Registry) -> None:
+    """On both back ends; `test_veil` has the rules one by one."""
+    add_namespace(registry, "12345")
+    first = put(registry, ADMIN, value(1, "open"), value(2, "a"))
+    second = put(registry, ADMIN, value(1, "open"), hidden(2, "a"))
+    put(registry, ADMIN, value(1, "open"))
+    for who in (NOBODY, SERVER):
+        assert datas(registry, who) == [["open"]] * 3
+    assert datas(registry, ANN) == [["open"], ["open", "a"], ["open", "a"]]
+    assert [each.data for each in then(registry, first).values if each.index != 100] == [b"open"]
+    assert then(registry, second, ANN, public_only=False).values == (value(1, "open"), hidden(2, "a"), ADMIN)
+
+
+def test_whoever_hides_a_value_may_leave_its_past(here: Registry) -> None:
+    put(here, value(1, "a"))
+    put(here, hidden(1, "a"), note=keeping_past("moved"))
+    assert datas(here) == [[], ["a"]]
+
+
+def test_what_changed_does_not_tell_of_what_is_hidden(here: Registry) -> None:
+    put(here, value(1, "a"), value(2, "b"), value(3, "c"))
+    put(here, value(1, "a"), hidden(2, "b"), value(3, "d"))
+    newer, older = told(here).versions
+    assert (changed(newer), changed(older)) == (([], [], [3]), ([1, 3], [], []))
+
+
+# Names that are not public
+
+
+def test_reserved_and_unpublished_phases_show_nothing_to_the_public_not_even_that_they_were(here: Registry) -> None:
+    reserved = reserve(here, ADMIN)
+    unpublished = put(here, ADMIN, value(1, "draft"), state=State.UNPUBLISHED)
+    first = publish(here, ADMIN, value(1, "a"))
+    gap = unpublish(here, ADMIN, value(1, "a"))
+    again = publish(here, ADMIN, value(1, "a"), value(2, "b"))
+    for who in PUBLIC:
+        newer, older = told(here, who).versions
+        assert (newer.seq, newer.action, changed(newer)) == (again, Action.UPDATE, ([2], [], []))
+        assert (older.seq, older.action, changed(older)) == (first, Action.CREATE, ([1, 100], [], []))
+        for seq in (reserved, unpublished, gap):
+            assert refused(here, who, seq) == NOT_FOUND
+    for who in ADMINISTRATORS:
+        assert [each.seq for each in told(here, who).versions] == [again, gap, first, unpublished, reserved]
+    assert datas(here, SERVER) == [["a", "b"], [], ["a"], [], []]
+    assert datas(here, ANN)[3] == ["draft"]
+
+
+@pytest.mark.parametrize("before", [None, 5, 1000])
+def test_a_name_that_is_unpublished_or_reserved_now_shows_nothing(here: Registry, before: int | None) -> None:
+    first = put(here, ADMIN, value(1, "a"))
+    second = unpublish(here, ADMIN, value(1, "a"))
+    for who in PUBLIC:
+        with pytest.raises(Refused) as caught:
+            told(here, who, before=before)
+        assert (caught.value.code, caught.value.reason) == NOT_FOUND
+        assert refused(here, who, first) == refused(here, who, second) == NOT_FOUND
+    assert len(told(here, ANN).versions) == len(told(here, SERVER).versions) == 2
+    delete(here)
+    assert refused(here) == NOT_FOUND
+    reserve(here, ADMIN)
+    assert refused(here) == NOT_FOUND
+
+
+def test_deleting_what_the_public_did_not_see_tells_nothing(here: Registry) -> None:
+    first = put(here, value(1, "a"))
+    unpublish(here, value(1, "a"))
+    delete(here)
+    last = put(here, value(1, "b"))
+    assert [each.seq for each in told(here).versions] == [last, first]
+
+
+def test_a_deleted_name_shows_that_it_existed(here: Registry) -> None:
+    first = put(here, value(1, "a"))
+    second = delete(here)
+    assert [each.seq for each in told(here).versions] == [second, first]
+    assert then(here, first).values == (value(1, "a"),)
+    assert refused(here, NOBODY, second) == NOT_FOUND
+
+
+def test_a_policy_that_hides_the_past_shows_what_is_there_today_only() -> None:
+    with site(show_past=False) as here:
+        first = put(here, ADMIN, value(1, "a"))
+        second = publish(here, ADMIN, value(1, "b"))
+        for who in PUBLIC:
+            found = told(here, who)
+            assert [(each.seq, each.changed, each.action) for each in found.versions] == [(second, None, Action.UPDATE)]
+            assert not found.complete
+            assert told(here, who, before=second).versions == ()
+            code, reason = refused(here, who, first)
+            assert code is ResponseCode.INSUFFICIENT_PERMISSIONS
+            assert reason == "the past of 12345/x is shown to its administrators only"
+            assert refused(here, who, first - 1) == (code, reason)
+            assert then(here, second, who).values == (value(1, "b"), ADMIN)
+        assert len(told(here, ANN).versions) == len(told(here, SERVER).versions) == 2
+        delete(here)
+        for who in PUBLIC:
+            assert refused(here, who) == refused(here, who, first) == NOT_FOUND
+        assert len(told(here, SERVER).versions) == 3
+
+
+def test_the_policy_of_today_says_whether_the_past_is_shown(here: Registry) -> None:
+    first = put(here, value(1, "a"))
+    put(here, value(1, "b"))
+    here.do(SetPolicy("12345", policy(show_past=False)), OPERATOR, "cli")
+    assert refused(here, NOBODY, first)[0] is ResponseCode.INSUFFICIENT_PERMISSIONS
+    here.do(SetPolicy("12345", PROFILES["free"]), OPERATOR, "cli")
+    assert then(here, first).values == (value(1, "a"),)
+
+
+# What was erased, what is too far back, what is the installation's own
+
+
+def test_redacted_values_are_counted(registry: Registry) -> None:
+    add_namespace(registry, "12345")
+    first = put(registry, value(1), value(2, "personal"))
+    put(registry, value(1))
+    registry.do(Redact(X, 2, first, "a court said so"), OPERATOR, "cli")
+    found = told(registry).versions
+    assert [(each.action.name, each.redacted) for each in found] == [("REDACT", 0), ("UPDATE", 0), ("CREATE", 1)]
+    assert [each.note for each in found] == [None] * 3
+    assert datas(registry) == [["v1"]] * 3
+
+
+def test_the_public_is_shown_only_what_can_be_searched(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(veil, "MAX_SEARCHED", 7)
+    first = put(here, ADMIN, value(1, "a"))
+    for data in "bc":
+        put(here, ADMIN, value(1, data))
+    found = told(here)
+    assert ([len(each.values) for each in found.versions], found.complete) == ([2, 2], False)
+    assert found.versions[-1].changed is None
+    code, reason = refused(here, NOBODY, first)
+    assert code is ResponseCode.INSUFFICIENT_PERMISSIONS
+    assert "too much has happened to 12345/x since" in reason
+    assert datas(here, ANN) == [["c"], ["b"], ["a"]]
+    assert datas(here, SERVER) == [["c"], ["b"], []]
+    assert not told(here, SERVER).complete
+    delete(here)
+    monkeypatch.setattr(veil, "MAX_SEARCHED", 0)
+    assert refused(here) == refused(here, NOBODY, first) == NOT_FOUND
+
+
+def test_the_installations_own_records_are_for_server_administrators(here: Registry) -> None:
+    name = Handle.parse("0.SITE/POLICY/12345")
+    for who in (*PUBLIC, ANN):
+        with pytest.raises(Refused, match="belongs to the installation itself"):
+            told(here, who, name)
+    here.do(SetPolicy("12345", policy(purpose="maps")), OPERATOR, "cli")
+    for who in (SERVER, OPERATOR):
+        versions = told(here, who, name).versions
+        assert [each.action.name for each in versions] == ["UPDATE", "CREATE"]
+        assert b"maps" in versions[0].values[0].data
+
+
+# As of
+
+
+def test_as_of_a_moment_a_name_stands_for_what_it_was_then(registry: Registry) -> None:
+    """Asking as of a time is the third way to a fixed version; the answer names the moment and the entry."""
+    add_namespace(registry, "12345")
+    first = put(registry, value(1, "a"), value(2, "m", type_="EMAIL"))
+    between = put(registry, value(1), name="12345/y")
+    second = put(registry, value(1, "b"))
+    with registry.facts() as facts:
+        found = as_of(facts, NOBODY, Query(X), between)
+        assert (found.moment, found.resolved.seq, found.resolved.state) == (between, first, State.NORMAL)
+        assert found.resolved.values == (value(1, "a"), value(2, "m", type_="EMAIL"))
+        assert as_of(facts, NOBODY, Query(X, types=["EMAIL"]), first).resolved.values[0].data == b"m"
+        assert as_of(facts, NOBODY, Query(X), second).resolved.values == (value(1, "b"),)
+        with pytest.raises(Refused, match="had no such values") as caught:
+            as_of(facts, NOBODY, Query(X, types=["EMAIL"]), second)
+        assert caught.value.code is ResponseCode.VALUES_NOT_FOUND
+    assert refused(registry, NOBODY, first - 1) == NOT_FOUND
+
+
+def test_as_of_asks_who_wants_private_values_to_identify_themselves(here: Registry) -> None:
+    first = put(here, ADMIN, value(1, "a"), hidden(2, "secret"))
+    put(here, ADMIN, value(1, "a"))
+    assert [each.index for each in then(here, first).values] == [1, 100]
+    assert [each.index for each in then(here, first, ANN, public_only=False).values] == [1, 2, 100]
+    assert [each.index for each in then(here, first, ANN).values] == [1, 100]
+    with pytest.raises(Refused) as caught:
+        then(here, first, NOBODY, public_only=False)
+    assert caught.value.code is ResponseCode.AUTHENTICATION_NEEDED
+
+
+def test_as_of_hides_from_those_who_do_not_ask_for_public_values_only(here: Registry) -> None:
+    first = put(here, value(1, "a"), value(2, "b"))
+    put(here, value(1, "a"), hidden(2, "b"))
+    assert [each.index for each in then(here, first, NOBODY, public_only=False).values] == [1]
+
+
+def test_as_of_shows_unpublished_names_to_their_administrators_if_they_ask_as_such(here: Registry) -> None:
+    seq = unpublish(here, ADMIN, value(1, "draft"))
+    assert then(here, seq, ANN, public_only=False).state is State.UNPUBLISHED
+    assert refused(here, ANN, seq) == NOT_FOUND

@@ -1,0 +1,196 @@
+"""What has been hidden since is hidden: by place, by data, by what came between; and nothing else is."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.log.entry import Action, Entry, Kind, Slot, State
+from perseid.records.value import Value
+from perseid.registry.queries import history
+from perseid.registry.queries.history import PAST_STAYS, Veil, keeping_past
+from tests.registry.commands.records_in_every_state import hidden, value
+
+
+def entry(*values: Value, state: State = State.NORMAL, note: str = "", erased: Sequence[int] = ()) -> Entry:
+    """A version of a record; `erased` are the indexes of values that were redacted."""
+    slots = [Slot.commit(Kind.VALUE, bytes(16), each.to_bytes()) for each in values]
+    slots = [slot.redacted() if each.index in erased else slot for each, slot in zip(values, slots, strict=True)]
+    why = Slot.commit(Kind.NOTE, bytes(16), note.encode())
+    who = Slot.commit(Kind.ACTOR, bytes(16), b"cli local:alice")
+    return Entry(1, 0, Action.UPDATE, state, False, "12345/x", bytes(16), who, why, tuple(slots))
+
+
+def shown(*versions: Entry) -> list[list[str]]:
+    """What is public still of each version, given from the oldest to that of today."""
+    one = Veil()
+    return [[each.data.decode() for each in one.lift(version)] for version in reversed(versions)][::-1]
+
+
+GONE = entry(state=State.ABSENT)
+
+
+def test_what_was_replaced_or_removed_was_public_and_stays_so() -> None:
+    assert shown(entry(value(1, "a"), value(2, "b")), entry(value(1, "c")), GONE) == [["a", "b"], ["c"], []]
+
+
+def test_what_was_private_then_is_not_shown() -> None:
+    assert shown(entry(hidden(1, "a")), entry(value(1, "b"))) == [[], ["b"]]
+
+
+def test_taking_public_read_from_a_value_hides_its_past() -> None:
+    assert shown(entry(value(1, "a"), value(2)), entry(hidden(1, "a"), value(2))) == [["v2"], ["v2"]]
+
+
+def test_a_value_changed_and_hidden_at_once_is_hidden_in_all_its_past() -> None:
+    assert shown(entry(value(1, "a")), entry(value(1, "b")), entry(hidden(1, "c"))) == [[], [], []]
+
+
+@pytest.mark.parametrize("today", [entry(), GONE, entry(value(1, "other")), entry(value(2))])
+def test_what_was_hidden_and_then_removed_replaced_or_deleted_stays_hidden(today: Entry) -> None:
+    assert shown(entry(value(1, "a")), entry(hidden(1, "a")), today)[0] == []
+
+
+def test_a_value_removed_and_added_again_as_a_private_one_is_hidden() -> None:
+    assert shown(entry(value(1, "a")), entry(), entry(hidden(1, "b"))) == [[], [], []]
+
+
+def test_a_value_moved_to_another_index_as_a_private_one_is_hidden() -> None:
+    assert shown(entry(value(1, "a")), entry(value(1, "b"), hidden(9, "a"))) == [[], ["b"]]
+
+
+def test_a_value_of_which_only_a_private_copy_is_left_is_hidden() -> None:
+    assert shown(entry(value(1, "a"), hidden(2, "a")), entry(hidden(2, "a"))) == [[], []]
+
+
+def test_a_value_of_another_type_with_the_same_data_is_the_same_secret() -> None:
+    assert shown(entry(value(1, "a")), entry(hidden(9, "a", "EMAIL"))) == [[], []]
+
+
+def test_what_a_hidden_value_was_before_it_moved_is_hidden_too() -> None:
+    moved = entry(value(1, "w"), value(5, "d1"))
+    found = shown(entry(value(1, "d0")), entry(value(1, "d1")), moved, entry(value(5, "d2")), entry(hidden(5, "d2")))
+    assert found == [[], [], ["w"], [], []]
+
+
+def test_a_copy_in_the_same_version_is_hidden_with_it_wherever_it_stands() -> None:
+    found = shown(entry(value(2, "d"), value(3, "d"), value(4, "d")), entry(value(3, "e")), entry(hidden(3, "e")))
+    assert found == [[], [], []]
+
+
+def test_what_is_public_again_is_not_hidden() -> None:
+    assert shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "a"))) == [["a"], [], ["a"]]
+    again = shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "a")), entry(value(1, "b")))
+    assert again == [["a"], [], ["a"], ["b"]]
+
+
+def test_what_takes_the_place_of_a_hidden_value_does_not_uncover_it() -> None:
+    assert shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "b"))) == [[], [], ["b"]]
+
+
+def test_a_public_value_is_not_hidden_by_a_private_one_that_happens_to_have_its_data() -> None:
+    assert shown(entry(value(1, "a")), entry(value(1, "a"), hidden(2, "a", "NOTE"))) == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State(77)])
+def test_versions_that_were_not_public_show_nothing(state: State) -> None:
+    assert shown(entry(value(1), state=state)) == [[]]
+
+
+def test_unpublishing_hides_what_was_before_except_what_is_published_again() -> None:
+    unpublished = entry(value(1, "a"), value(2, "b"), state=State.UNPUBLISHED)
+    found = shown(entry(value(1, "a"), value(2, "b")), unpublished, entry(value(2, "b"), value(3, "c")))
+    assert found == [["b"], [], ["b", "c"]]
+
+
+def test_whoever_hides_a_value_may_leave_its_past_as_it_is() -> None:
+    quiet = keeping_past("moved to the archive")
+    assert quiet.endswith("moved to the archive")
+    assert keeping_past("") == PAST_STAYS
+    assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=quiet)) == [["a"], []]
+    assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=quiet), entry(hidden(1, "a"))) == [["a"], [], []]
+    unpublished = entry(value(1, "a"), state=State.UNPUBLISHED, note=PAST_STAYS)
+    assert shown(entry(value(1, "a")), unpublished, entry(value(1, "b"))) == [["a"], [], ["b"]]
+
+
+def test_a_note_that_only_mentions_it_keeps_nothing() -> None:
+    for note in (f"we say: {PAST_STAYS}", f"{PAST_STAYS}?", f"why\n{PAST_STAYS}"):
+        assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=note)) == [[], []]
+
+
+def test_a_redacted_note_keeps_nothing() -> None:
+    quiet = entry(hidden(1, "a"), note=PAST_STAYS)
+    erased = quiet.redacted(frozenset((quiet.note.commitment,)))
+    assert shown(entry(value(1, "a")), erased) == [[], []]
+
+
+def test_redacting_the_private_version_of_a_value_does_not_uncover_the_public_one() -> None:
+    first = entry(value(1), value(2, "a"), value(3))
+    assert shown(first, entry(value(1), hidden(2, "a"), value(3), erased=[2]), entry(value(1), value(3))) == [
+        ["v1", "v3"],
+        ["v1", "v3"],
+        ["v1", "v3"],
+    ]
+    assert shown(first, entry(value(1), hidden(7, "a"), erased=[7]), entry()) == [["v1"], ["v1"], []]
+    assert shown(first, entry(hidden(0, "a"), value(3), erased=[0]), entry()) == [["v3"], ["v3"], []]
+
+
+def test_a_redacted_value_hides_nothing_of_the_time_when_it_was_there() -> None:
+    """Old secret keys are redacted when they are replaced; that must not hide everything beside them."""
+    old, new = hidden(300, "s1"), hidden(300, "s2")
+    with_old = entry(value(1), value(250, "z"), old, erased=[300]), entry(value(1), old, erased=[300])
+    assert shown(*with_old, entry(value(1), new))[0] == ["v1", "z"]
+
+
+def test_very_many_redactions_hide_everything_before() -> None:
+    gaps = [
+        entry(value(n), hidden(n + 1), value(n + 2), erased=[n + 1]) for n in range(10, 10 + 2 * history.MAX_GAPS, 2)
+    ]
+    assert shown(entry(value(1)), *gaps, entry())[0] == ["v1"]
+    gaps.append(entry(value(5000), hidden(5001), erased=[5001]))
+    assert shown(entry(value(1)), *gaps, entry())[0] == []
+
+
+def test_what_is_too_far_back_to_be_searched_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_SEARCHED", 6)
+    one = Veil()
+    found = [one.lift(entry(value(1), value(2))) for _ in range(3)]
+    assert [len(each) for each in found] == [2, 2, 0]
+    assert one.ended
+
+
+records = st.dictionaries(st.integers(1, 3), st.tuples(st.sampled_from("abc"), st.booleans()), max_size=3)
+Versions = list[dict[int, tuple[str, bool]]]
+
+
+def lifted(versions: Versions) -> list[set[tuple[int, str]]]:
+    one = Veil()
+    found = []
+    for record in reversed(versions):
+        values = [value(n, data) if public else hidden(n, data) for n, (data, public) in sorted(record.items())]
+        found.append({(each.index, each.data.decode()) for each in one.lift(entry(*values))})
+    return found[::-1]
+
+
+@given(st.lists(records, min_size=1, max_size=6))
+def test_nothing_is_shown_that_was_hidden_later_and_not_made_public_again(versions: Versions) -> None:
+    found = lifted(versions)
+    private = [
+        {part for n, (data, public) in record.items() if not public for part in (n, data)} for record in versions
+    ]
+    for place, values in enumerate(found):
+        later = {data for others in found[place + 1 :] for _, data in others}
+        for index, data in values:
+            if data not in later:  # what is shown of a later version is no secret in an earlier one
+                assert not any({index, data} & parts for parts in private[place + 1 :])
+
+
+@given(st.lists(records, min_size=1, max_size=6))
+def test_only_what_was_public_then_is_shown_and_all_of_it_where_nothing_was_ever_private(versions: Versions) -> None:
+    then = [{(n, data) for n, (data, public) in record.items() if public} for record in versions]
+    found = lifted(versions)
+    assert all(now <= past for now, past in zip(found, then, strict=True))
+    assert found[-1] == then[-1]
+    if all(public for record in versions for _, public in record.values()):
+        assert found == then

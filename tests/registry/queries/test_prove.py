@@ -1,0 +1,704 @@
+"""Proofs: what a server writes can be checked without it, nothing in it can be changed, and it shows no secret."""
+
+import ast
+import base64
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, update
+
+from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import LEDGER
+from perseid.ledger.log.requests import Append
+from perseid.ledger.log.signing import rotate_key, sign_checkpoint
+from perseid.ledger.merkle import Signer
+from perseid.ledger.store.tables import ledger
+from perseid.names.handle import Handle
+from perseid.proof import document as proof_document
+from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, Verified, verify_proof
+from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.identity import Identity
+from perseid.registry.queries import prove as proving
+from perseid.registry.queries.prove import NotCovered, Proof, cover, prove
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import NOW, SIGNER, Machine, appended
+from tests.registry.commands.records_in_every_state import (
+    ADMIN,
+    ANN,
+    SERVER,
+    X,
+    delete,
+    hidden,
+    policy,
+    publish,
+    put,
+    site,
+    unpublish,
+    value,
+)
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, registry_in_memory
+
+SECOND_KEY = Signer.generate(SIGNER.name, bytes(32))
+THIRD_KEY = Signer.generate(SIGNER.name, bytes(31) + b"3")
+OTHER_LOG = Signer.generate("ledger.example.org/restored-00", bytes(31) + b"4")
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+SECRET: Final = "a very private matter"
+
+
+@pytest.fixture
+def here(machine: Machine) -> Iterator[Registry]:
+    with site(machine) as made:
+        yield made
+
+
+def sign(registry: Registry, signer: Signer = SIGNER) -> None:
+    """Sign a checkpoint of all there is, if a second has passed since the last one."""
+    sign_checkpoint(registry.ledger.log, signer)
+
+
+def proved(
+    registry: Registry, who: Identity = NOBODY, seq: int | None = None, *, public_only: bool = True, name: Handle = X
+) -> Proof:
+    with registry.facts() as facts:
+        return prove(facts, who, name, seq, public_only=public_only)
+
+
+def checked(proof: Proof, signer: Signer = SIGNER) -> Verified:
+    return verify_proof(proof.to_json(), signer.public, handle=str(proof.handle), seq=proof.seq)
+
+
+def octets(plain: Any) -> Iterator[bytes]:
+    """Everything that stands in a document, decoded where it is base64."""
+    if isinstance(plain, dict | list):
+        for each in plain.values() if isinstance(plain, dict) else plain:
+            yield from octets(each)
+    elif isinstance(plain, str):
+        yield plain.encode()
+        with suppress(ValueError):
+            yield base64.b64decode(plain, validate=True)
+
+
+# What is proved
+
+
+def test_a_proof_is_checked_without_the_server(registry: Registry, machine: Machine) -> None:
+    """On both back ends: what a name is, and what it was, with the values that everybody may see."""
+    add_namespace(registry, "12345")
+    first = put(registry, ADMIN, value(1, "https://example.org/"), hidden(2, SECRET))
+    second = put(registry, ADMIN, value(1, "https://example.org/new"))
+    for n in range(5):
+        put(registry, value(1), name=f"12345/{n}")
+    machine.run(SECOND)
+    sign(registry)
+    latest, earlier = checked(proved(registry)), checked(proved(registry, seq=first))
+    assert (latest.handle, latest.seq, latest.at) == ("12345/x", second, NOW)
+    assert (latest.action, latest.state, latest.undisclosed) == (Action.UPDATE, State.NORMAL, 0)
+    assert [(each.index, each.type, each.data) for each in latest.values] == [
+        (1, "URL", b"https://example.org/new"),
+        (100, "HS_ADMIN", ADMIN.data),
+    ]
+    assert (earlier.seq, earlier.action, earlier.undisclosed) == (first, Action.CREATE, 1)
+    assert [each.index for each in earlier.values] == [1, 100]
+    assert latest.keys == (SIGNER.public,)
+    assert latest.checkpoint.size == second + 5
+    assert (latest.branch, latest.actor, latest.note) == (None, None, None)
+
+
+def test_a_value_comes_back_as_it_was_stored(here: Registry) -> None:
+    stored = Value(7, "DESC", b"\0\xff", 300, timestamp=NOW // SECOND, references=(ValueRef(3, "12345/ü"),))
+    put(here, stored)
+    sign(here)
+    (found,) = checked(proved(here)).values
+    assert found == ProvedValue(
+        7, NOW // SECOND, 0, 300, 14, "DESC", b"\0\xff", ((3, "12345/ü"),), stored.to_bytes()
+    )  # fmt: skip
+    assert Value.from_bytes(found.content, NOW // SECOND) == stored
+
+
+def test_a_proof_as_of_a_moment_is_about_the_entry_that_counted_then(here: Registry) -> None:
+    first = put(here, value(1))
+    between = put(here, value(1), name="12345/y")
+    put(here, value(2))
+    sign(here)
+    assert checked(proved(here, seq=between)).seq == first
+    with pytest.raises(Refused) as caught:
+        proved(here, seq=first - 1)
+    assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+
+
+def test_a_deleted_name_can_be_proved_to_be_so(here: Registry) -> None:
+    put(here, value(1))
+    gone = delete(here)
+    sign(here)
+    found = checked(proved(here))
+    assert (found.seq, found.state, found.values) == (gone, State.ABSENT, ())
+
+
+def test_what_was_redacted_is_committed_to_and_not_shown(here: Registry) -> None:
+    first = put(here, value(1), value(2, "personal"))
+    put(here, value(1))
+    here.do(Redact(X, 2, first, "a court said so"), OPERATOR, "cli")
+    sign(here)
+    found = checked(proved(here, OPERATOR, first, public_only=False))
+    assert ([each.index for each in found.values], found.undisclosed) == ([1], 1)
+    assert found.actor == "cli 300:12345/ann"
+
+
+def test_the_installations_own_records_are_proved_to_server_administrators(here: Registry) -> None:
+    name = Handle.parse("0.SITE/POLICY/12345")
+    sign(here)
+    found = checked(proved(here, SERVER, public_only=False, name=name))
+    assert found.values[0].type == "PERSEID_POLICY"
+    with pytest.raises(Refused):
+        proved(here, SERVER, name=name)
+
+
+# What is shown to whom
+
+
+def test_private_values_appear_only_to_those_who_may_read_them_and_ask_for_them(here: Registry) -> None:
+    first = put(here, ADMIN, value(1, "open"), hidden(2, SECRET), note=f"note: {SECRET}")
+    put(here, ADMIN, value(1, "open"))
+    sign(here)
+    for who, public_only in ((NOBODY, True), (NOBODY, False), (ANN, True), (OPERATOR, True)):
+        proof = proved(here, who, first, public_only=public_only)
+        assert not any(SECRET.encode() in each for each in octets(proof.document))
+        assert not any(b"300:12345/ann" in each and b"cli" in each for each in octets(proof.document))
+        assert "actor" not in proof.document
+    mine = checked(proved(here, ANN, first, public_only=False))
+    assert [each.data for each in mine.values][:2] == [b"open", SECRET.encode()]
+    assert (mine.actor, mine.note, mine.undisclosed) == ("cli 300:12345/ann", f"note: {SECRET}", 0)
+    runs_server = checked(proved(here, SERVER, first, public_only=False))
+    assert (runs_server.actor, runs_server.undisclosed) == ("cli 300:12345/ann", 1)
+
+
+def test_values_hidden_since_do_not_appear(here: Registry) -> None:
+    first = put(here, value(1, "open"), value(2, SECRET))
+    put(here, value(1, "open"), hidden(2, SECRET))
+    sign(here)
+    for seq in (first, None):
+        proof = proved(here, seq=seq)
+        assert not any(SECRET.encode() in each for each in octets(proof.document))
+        assert [each.data for each in checked(proof).values] == [b"open"]
+
+
+def test_actors_are_shown_where_the_policy_says_so() -> None:
+    with site(show_actors=True) as here:
+        put(here, value(1), note="why")
+        sign(here)
+        found = checked(proved(here))
+        assert (found.actor, found.note) == ("cli 300:12345/ann", None)
+
+
+def test_what_the_public_may_not_know_of_is_not_proved_to_it(here: Registry) -> None:
+    first = put(here, ADMIN, value(1))
+    gap = unpublish(here, ADMIN, value(1))
+    sign(here)
+    for seq in (None, first, gap):
+        with pytest.raises(Refused) as caught:
+            proved(here, seq=seq)
+        assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+        assert checked(proved(here, ANN, seq, public_only=False)).handle == "12345/x"
+
+
+def test_a_phase_that_is_over_is_not_proved_to_the_public_either(here: Registry) -> None:
+    first = put(here, value(1))
+    gap = unpublish(here, value(1))
+    publish(here, value(1))
+    sign(here)
+    assert checked(proved(here, seq=first)).seq == first
+    with pytest.raises(Refused):
+        proved(here, seq=gap)
+
+
+def test_where_the_past_is_not_shown_today_is_proved() -> None:
+    with site(show_past=False) as here:
+        first, second = put(here, value(1)), put(here, value(2))
+        sign(here)
+        assert checked(proved(here)).seq == second
+        with pytest.raises(Refused):
+            proved(here, seq=first)
+
+
+# Checkpoints
+
+
+def test_an_entry_that_no_checkpoint_covers_is_said_how_to_prove(here: Registry, machine: Machine) -> None:
+    seq = put(here, value(1))
+    with pytest.raises(NotCovered, match=f"entry {seq} cannot be proved yet.*ends at entry 0.*sign_checkpoint"):
+        proved(here)
+    sign(here)
+    later = put(here, value(2))
+    with pytest.raises(NotCovered) as caught:
+        proved(here)
+    assert (caught.value.seq, caught.value.covered) == (later, seq)
+    assert checked(proved(here, seq=seq)).seq == seq
+    waited = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        machine.run(round(seconds * SECOND))
+
+    cover(here.ledger.log, SIGNER, later, pause)
+    assert waited == [1.0]
+    assert checked(proved(here)).seq == later
+    cover(here.ledger.log, SIGNER, later, pause)
+    assert waited == [1.0]
+    with pytest.raises(NotCovered):
+        cover(here.ledger.log, SIGNER, later + 1, pause)
+
+
+def test_a_record_that_is_too_large_to_check_is_not_proved(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(here, value(1, "x" * 5000))
+    sign(here)
+    monkeypatch.setattr(proving, "MAX_DOCUMENT", 5000)
+    with pytest.raises(Refused, match="too large for a proof"):
+        proved(here)
+
+
+# Keys
+
+
+def rotate(registry: Registry, old: Signer, new: Signer) -> None:
+    rotate_key(registry.ledger.log, old, new, "cli", "local:alice")
+
+
+def test_a_verifier_that_trusts_an_earlier_key_follows_the_hand_overs(registry: Registry, machine: Machine) -> None:
+    add_namespace(registry, "12345")
+    put(registry, value(1))
+    rotate(registry, SIGNER, SECOND_KEY)
+    put(registry, value(1), name="12345/y")
+    rotate(registry, SECOND_KEY, THIRD_KEY)
+    machine.run(SECOND)
+    sign(registry, THIRD_KEY)
+    proof = proved(registry)
+    chain = (SIGNER, SECOND_KEY, THIRD_KEY)
+    for place, signer in enumerate(chain):
+        assert checked(proof, signer).keys == tuple(each.public for each in chain[place:])
+    for stranger in (OTHER_LOG, Signer.generate(SIGNER.name, bytes(31) + b"9")):
+        with pytest.raises(InvalidProof, match="did not hand over to"):
+            checked(proof, stranger)
+
+
+def test_a_checkpoint_from_before_a_hand_over_needs_none(here: Registry) -> None:
+    put(here, value(1))
+    sign(here)
+    rotate(here, SIGNER, SECOND_KEY)
+    proof = proved(here)
+    assert proof.document["keys"] == []
+    assert checked(proof).keys == (SIGNER.public,)
+
+
+def test_a_hand_over_that_is_left_out_or_moved_is_missed(here: Registry) -> None:
+    put(here, value(1))
+    for old, new in ((SIGNER, SECOND_KEY), (SECOND_KEY, THIRD_KEY)):
+        rotate(here, old, new)
+    sign(here, THIRD_KEY)
+    document = proved(here).document
+    first, second = json.loads(json.dumps(document["keys"]))
+    for links in ([], [first], [second], [second, first], [first, first, second]):
+        with pytest.raises(InvalidProof):
+            verify_proof(json.dumps(document | {"keys": links}), SIGNER.public)
+
+
+def branch(registry: Registry, old: Signer, new: Signer) -> None:
+    """Go on as a restored ledger does."""
+    log = registry.ledger.log
+    with log.reading() as reading:
+        size = reading.size
+        continued = Checkpoint(old.name, size, reading.root(size))
+    note = Branch(continued, old.public, new.public).note()
+
+    def rename(connection: Connection) -> None:
+        connection.execute(update(ledger).values(origin=new.name, signer=str(new.public)))
+
+    log.commit([Append(Draft(Action.BRANCH, State.ABSENT, LEDGER, "cli", "local:alice", note))], rename)
+
+
+def test_a_restored_ledger_says_which_one_it_continues_and_needs_its_own_key(here: Registry) -> None:
+    seq = put(here, value(1))
+    rotate(here, SIGNER, SECOND_KEY)
+    branch(here, SECOND_KEY, OTHER_LOG)
+    newest = Signer.generate(OTHER_LOG.name, bytes(31) + b"5")
+    rotate(here, OTHER_LOG, newest)
+    sign(here, newest)
+    proof = proved(here)
+    assert len(proof.document["keys"]) == 2  # type: ignore[arg-type]
+    found = checked(proof, OTHER_LOG)
+    assert found.keys == (OTHER_LOG.public, newest.public)
+    assert found.branch is not None
+    assert (found.branch.continued.origin, found.branch.continued.size) == (SIGNER.name, seq + 1)
+    assert (found.branch.old, found.branch.new) == (SECOND_KEY.public, OTHER_LOG.public)
+    for old in (SIGNER, SECOND_KEY):
+        with pytest.raises(InvalidProof, match=f"was restored and goes on as {OTHER_LOG.name}: ask its operator"):
+            checked(proof, old)
+    branched, rotated = json.loads(json.dumps(proof.document["keys"]))
+    for links in ([rotated, branched], [branched, branched, rotated], [branched]):
+        with pytest.raises(InvalidProof):
+            verify_proof(json.dumps(proof.document | {"keys": links}), OTHER_LOG.public)
+
+
+def hand_over(registry: Registry, note: str, handle: str = LEDGER, action: Action = Action.ROTATE_KEY) -> int:
+    """An entry as one that hands over has, without the checks; its number."""
+    draft = Draft(action, State.ABSENT, handle, "cli", "local:alice", note)
+    return appended(registry.ledger.append(Append(draft))[0]).seq
+
+
+def forged(registry: Registry, signer: Signer, *links: int) -> str:
+    """A proof of 12345/x whose checkpoint has any signer, with the entries given as hand-overs."""
+    with registry.facts() as facts:
+        reading = facts.reading
+        size = reading.size
+        note = signer.sign(Checkpoint(signer.name, size, reading.root(size)))
+        held = facts.held(X)
+        assert held.entry is not None
+        keys = [
+            proving._included(reading, entry, size) | proving._member("note", entry.note)
+            for entry in map(reading.entry, links)
+        ]
+        document = {"format": proof_document.FORMAT, "handle": "12345/x", "seq": held.seq, "values": []}
+        entry = {"entry": proving._included(reading, held.entry, size)}
+    return json.dumps(document | entry | {"checkpoint": note, "keys": keys})
+
+
+def test_a_hand_over_is_an_entry_of_the_ledger_about_itself(here: Registry) -> None:
+    put(here, value(1))
+    note = SIGNER.hand_over(SECOND_KEY.public)
+    elsewhere = hand_over(here, note, "12345/evil")
+    otherwise = hand_over(here, note, action=Action.UPDATE)
+    rightly = hand_over(here, note)
+    assert verify_proof(forged(here, SECOND_KEY, rightly), SIGNER.public).keys[-1] == SECOND_KEY.public
+    for seq in (elsewhere, otherwise):
+        with pytest.raises(InvalidProof, match=f"entry {seq} hands over to no key"):
+            verify_proof(forged(here, SECOND_KEY, seq), SIGNER.public)
+
+
+def test_a_hand_over_is_signed_with_the_old_key(here: Registry) -> None:
+    put(here, value(1))
+    text, ((name, key_id, _),) = read_note(SIGNER.hand_over(SECOND_KEY.public))
+    others = read_note(SECOND_KEY.hand_over(SECOND_KEY.public))[1][0][2]
+    seq = hand_over(here, write_note(text, [(name, key_id, others)]))
+    with pytest.raises(InvalidProof, match="not signed by"):
+        verify_proof(forged(here, SECOND_KEY, seq), SIGNER.public)
+    wrong = hand_over(here, SIGNER.sign(Checkpoint(SIGNER.name, 1, bytes(32))))
+    with pytest.raises(InvalidProof, match="does not hand over"):
+        verify_proof(forged(here, SECOND_KEY, wrong), SIGNER.public)
+
+
+def test_hand_overs_come_in_their_order_so_that_a_key_that_was_given_up_does_not_return(here: Registry) -> None:
+    put(here, value(1))
+    there = hand_over(here, SIGNER.hand_over(SECOND_KEY.public))
+    back = hand_over(here, SECOND_KEY.hand_over(SIGNER.public))
+    assert verify_proof(forged(here, SIGNER, there, back), SIGNER.public).seq
+    for links in ((back, there), (there, back, there)):
+        with pytest.raises(InvalidProof, match="stands in the wrong place"):
+            verify_proof(forged(here, SECOND_KEY, *links), SIGNER.public)
+
+
+def test_no_hand_over_is_missing_between_those_that_are_there(here: Registry) -> None:
+    put(here, value(1))
+    fourth = Signer.generate(SIGNER.name, bytes(31) + b"6")
+    keys = (SIGNER, SECOND_KEY, THIRD_KEY, fourth)
+    seqs = [hand_over(here, old.hand_over(new.public)) for old, new in pairwise(keys)]
+    assert verify_proof(forged(here, fourth, *seqs), THIRD_KEY.public).keys == (THIRD_KEY.public, fourth.public)
+    with pytest.raises(InvalidProof, match="a hand-over is missing"):
+        verify_proof(forged(here, fourth, seqs[0], seqs[2]), THIRD_KEY.public)
+
+
+def test_a_restored_ledger_tells_of_no_key_from_before(here: Registry) -> None:
+    put(here, value(1))
+    before = hand_over(here, SIGNER.hand_over(SECOND_KEY.public))
+    note = Branch(Checkpoint(SIGNER.name, 1, bytes(32)), SECOND_KEY.public, OTHER_LOG.public).note()
+    seq = hand_over(here, note, action=Action.BRANCH)
+    assert verify_proof(forged(here, OTHER_LOG, seq), OTHER_LOG.public).branch is not None
+    with pytest.raises(InvalidProof, match="begins a new ledger"):
+        verify_proof(forged(here, OTHER_LOG, before, seq), OTHER_LOG.public)
+    with pytest.raises(InvalidProof, match="which ledger"):
+        verify_proof(forged(here, OTHER_LOG, hand_over(here, "x", action=Action.BRANCH)), OTHER_LOG.public)
+
+
+# Nothing can be changed
+
+_made: list[dict[str, Any]] = []
+
+
+def make() -> dict[str, Any]:
+    """A document with everything in it, made once."""
+    if not _made:
+        with registry_in_memory() as registry:
+            add_namespace(registry, "12345", policy())
+            put(registry, value(1, "a"), hidden(2, "b"), value(3, "c"), ADMIN, note="why")
+            rotate(registry, SIGNER, SECOND_KEY)
+            rotate(registry, SECOND_KEY, THIRD_KEY)
+            sign(registry, THIRD_KEY)
+            _made.append(json.loads(proved(registry, ANN, public_only=False).to_json()))
+    return copy.deepcopy(_made[0])
+
+
+def places(plain: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to everything in a document."""
+    yield way
+    if isinstance(plain, dict | list):
+        for key in plain if isinstance(plain, dict) else range(len(plain)):
+            yield from places(plain[key], (*way, key))
+
+
+def at(plain: Any, way: tuple[Any, ...]) -> Any:
+    for step in way:
+        plain = plain[step]
+    return plain
+
+
+def refuses(document: Any, **expected: Any) -> bool:
+    """Whether a document is refused; any other error is one of ours."""
+    text = document if isinstance(document, str | bytes) else json.dumps(document)
+    try:
+        verify_proof(text, SIGNER.public, **expected)
+    except InvalidProof:
+        return True
+    return False
+
+
+REMOVABLE = {("actor",), ("note",)}
+"""What may be left out when a proof is passed on; so may each single value."""
+scalars: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just([]) | st.just({})
+)
+
+
+def test_the_document_that_is_changed_below_is_valid() -> None:
+    document = make()
+    found = verify_proof(json.dumps(document), SIGNER.public, handle="12345/X", seq=document["seq"])
+    assert (found.actor, found.note, len(found.values), len(found.keys)) == ("cli 300:12345/ann", "why", 4, 3)
+
+
+@given(st.data())
+def test_any_change_of_any_text_or_number_is_refused(data: st.DataObject) -> None:
+    document = make()
+    ways = [way for way in places(document) if isinstance(at(document, way), str | int)]
+    *way, last = data.draw(st.sampled_from(ways))
+    holder = at(document, tuple(way))
+    old = holder[last]
+    if isinstance(old, int):
+        holder[last] = data.draw(st.integers().filter(lambda number: number != old))
+    else:
+        place = data.draw(st.integers(0, len(old)))
+        cut = data.draw(st.integers(0, 2))
+        holder[last] = (
+            old[:place] + data.draw(st.sampled_from(["", "A", "=", "\n", "Q", "b", "9"])) + old[place + cut :]
+        )
+    if holder[last] != old:
+        assert refuses(document)
+
+
+@given(st.data())
+def test_anything_else_in_the_place_of_anything_is_refused(data: st.DataObject) -> None:
+    document = make()
+    way = data.draw(st.sampled_from([way for way in places(document) if way]))
+    holder, old = at(document, way[:-1]), at(document, way)
+    holder[way[-1]] = data.draw(scalars.filter(lambda new: new != old or type(new) is not type(old)))
+    if way != ("values",) or holder[way[-1]] != []:
+        assert refuses(document)
+
+
+@given(st.data())
+def test_what_is_taken_out_is_missed_except_what_is_proved_by_itself(data: st.DataObject) -> None:
+    document = make()
+    way = data.draw(st.sampled_from([way for way in places(document) if way]))
+    del at(document, way[:-1])[way[-1]]
+    by_itself = way in REMOVABLE or (way[0] == "values" and len(way) == 2)
+    assert refuses(document) is not by_itself
+
+
+@given(st.data())
+def test_what_is_put_in_or_moved_is_refused(data: st.DataObject) -> None:
+    document = make()
+    ways = [way for way in places(document) if isinstance(at(document, way), dict | list)]
+    holder = at(document, data.draw(st.sampled_from(ways)))
+    if isinstance(holder, dict):
+        holder[
+            data.draw(st.text(max_size=5).filter(lambda key: key not in holder and key not in {"actor", "note"}))
+        ] = 1
+    elif len(holder) > 1 and data.draw(st.booleans()):
+        holder[0], holder[-1] = holder[-1], holder[0]
+    else:
+        holder.insert(0, copy.deepcopy(data.draw(st.sampled_from(holder))) if holder else "AA==")
+    assert refuses(document)
+
+
+@given(st.data())
+def test_a_changed_octet_of_the_text_is_refused_unless_it_means_the_same(data: st.DataObject) -> None:
+    text = json.dumps(make()).encode()
+    place = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:place] + data.draw(st.binary(max_size=2)) + text[place + 1 :]
+    try:
+        same = json.loads(changed) == make()
+    except ValueError:
+        same = False
+    assert same or refuses(changed)
+
+
+@given(st.recursive(scalars | st.floats(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)))
+def test_what_is_no_proof_is_refused(plain: object) -> None:
+    assert refuses(plain)
+    assert refuses(make() | {"values": plain}) or plain == []
+    assert refuses(make() | {"keys": plain})
+    assert refuses(make() | {"entry": plain})
+
+
+@given(st.text() | st.binary())
+def test_what_is_no_json_is_refused(text: str | bytes) -> None:
+    assert refuses(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "1" * 10_000,
+        "NaN",
+        '{"format": NaN}',
+        json.dumps(make())[:-1] + ', "seq": 1}',
+        json.dumps(make()).replace('"salt"', '"salt": "", "salt"', 1),
+        b"\xff",
+        json.dumps(make()).encode("utf-16"),
+        " " * (MAX_DOCUMENT + 1),
+        json.dumps(make() | {"handle": "\ud800"}),
+        json.dumps(make() | {"checkpoint": "\ud800"}),
+        json.dumps(make() | {"seq": True}),
+        json.dumps(make() | {"seq": float(make()["seq"])}),
+    ],
+    ids=range(14),
+)
+def test_hostile_documents_are_refused(text: str | bytes) -> None:
+    assert refuses(text)
+
+
+def test_a_checkpoint_is_about_the_log_of_its_key() -> None:
+    document = make()
+    stated = Checkpoint.parse(read_note(document["checkpoint"])[0])
+    again = THIRD_KEY.sign(Checkpoint(SIGNER.name, stated.size, stated.root))
+    assert not refuses(document | {"checkpoint": again})
+    other = THIRD_KEY.sign(Checkpoint("other.example.org", stated.size, stated.root))
+    assert refuses(document | {"checkpoint": other})
+
+
+def test_where_salt_ends_and_content_begins_cannot_be_moved() -> None:
+    """The commitment is over both, one behind the other."""
+    for way in (("actor",), ("note",), ("values", 0)):
+        for cut in (15, 17):
+            document = make()
+            opening = at(document, way)
+            both = base64.b64decode(opening["salt"]) + base64.b64decode(opening["content"])
+            opening["salt"], opening["content"] = (base64.b64encode(each).decode() for each in (both[:cut], both[cut:]))
+            with pytest.raises(InvalidProof, match="should have 16 octets"):
+                verify_proof(json.dumps(document), SIGNER.public)
+
+
+def test_base64_is_written_in_one_way_only() -> None:
+    """The last character before the padding has bits that mean nothing."""
+    ways = [way for way in places(make()) if str(at(make(), way)).endswith("=")]
+    assert len(ways) > 10
+    for *way, last in ways:
+        document = make()
+        holder = at(document, tuple(way))
+        text = holder[last].rstrip("=")
+        padding = holder[last][len(text) :]
+        holder[last] = text[:-1] + LETTERS[LETTERS.index(text[-1]) + 1] + padding
+        assert base64.b64decode(holder[last]) == base64.b64decode(text + padding)
+        with pytest.raises(InvalidProof, match="not written as base64 is"):
+            verify_proof(json.dumps(document), SIGNER.public)
+
+
+def test_the_signature_of_a_checkpoint_is_written_in_one_way_only() -> None:
+    document = make()
+    note = document["checkpoint"]
+    assert note.endswith("=\n")
+    last = note[-3]
+    document["checkpoint"] = f"{note[:-3]}{LETTERS[LETTERS.index(last) + 1]}=\n"
+    with pytest.raises(InvalidProof, match=r"stray bits|written canonically"):
+        verify_proof(json.dumps(document), SIGNER.public)
+
+
+@pytest.mark.parametrize("name", ["actor", "note"])
+def test_an_actor_or_note_of_another_entry_is_refused(name: str) -> None:
+    document = make()
+    for other in (document["values"][0], document["note" if name == "actor" else "actor"], document["keys"][0]["note"]):
+        with pytest.raises(InvalidProof, match=f"this is not the {name} of the entry"):
+            verify_proof(json.dumps(document | {name: other}), SIGNER.public)
+
+
+def test_a_checkpoint_has_one_signature() -> None:
+    document = make()
+    text, signatures = read_note(document["checkpoint"])
+    other = read_note(OTHER_LOG.sign(Checkpoint.parse(text)))[1]
+    for several in (signatures + other, other + signatures):
+        assert refuses(document | {"checkpoint": write_note(text, several)})
+
+
+def test_very_many_hand_overs_are_refused() -> None:
+    document = make()
+    document["keys"] = document["keys"][:1] * (MAX_LINKS + 1)
+    with pytest.raises(InvalidProof, match="at most 1000"):
+        verify_proof(json.dumps(document), SIGNER.public)
+
+
+def test_a_proof_of_something_else_is_refused(here: Registry) -> None:
+    first = put(here, value(1))
+    put(here, value(1), name="12345/y")
+    sign(here)
+    text = proved(here).to_json()
+    assert verify_proof(text.encode(), SIGNER.public, handle="12345/X", seq=first).seq == first
+    for expected in ({"handle": "12345/y"}, {"seq": first + 1}, {"handle": "12345/x", "seq": 0}, {"handle": "\ud800"}):
+        assert refuses(text, **expected)
+    other = json.loads(proved(here, name=Handle.parse("12345/y")).to_json())
+    mine = json.loads(text)
+    for member in ("handle", "seq", "entry", "values"):
+        assert refuses(mine | {member: other[member]})
+
+
+def test_letters_are_told_apart_where_the_namespace_does(here: Registry) -> None:
+    add_namespace(here, "777", "exact")
+    draft = Draft(Action.CREATE, State.NORMAL, "777/a", "cli", "local:alice", exact=True)
+    here.ledger.append(Append(draft))
+    sign(here)
+    text = proved(here, name=Handle.parse("777/a")).to_json()
+    assert not refuses(text, handle="777/a")
+    assert refuses(text, handle="777/A")
+
+
+def test_values_whose_content_is_damaged_are_refused() -> None:
+    good = value(1, "a").to_bytes()
+    for content in (b"", good[:-1], good + b"\0", good[:14] + b"\xff" * 4 + good[18:], good[:-4] + b"\xff" * 4):
+        with pytest.raises(InvalidProof, match="cannot be read"):
+            proof_document._value(content)
+
+
+def test_a_note_that_is_not_text_is_refused() -> None:
+    opening = {"salt": base64.b64encode(bytes(16)).decode(), "content": base64.b64encode(b"\xff").decode()}
+    with pytest.raises(InvalidProof, match="the note is not text"):
+        proof_document._shown({"note": opening}, "note", b"N", commitment(b"N", bytes(16), b"\xff"))
+
+
+def test_the_verifier_needs_nothing_of_ours_but_the_one_beside_it() -> None:
+    tree = ast.parse(Path(proof_document.__file__).read_text())
+    ours = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    outside = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    assert ours == ["verification"]
+    assert not any(module and module.startswith("perseid") for module in outside)
+    assert proof_document.LEDGER == LEDGER
+    assert (proof_document.ROTATE_KEY, proof_document.BRANCH) == (Action.ROTATE_KEY, Action.BRANCH)

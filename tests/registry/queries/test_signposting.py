@@ -1,0 +1,454 @@
+"""What a record means to machines: typed links, JSON-LD and citations, of what the record says and nothing else."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.log.entry import State
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, to_http
+from perseid.records.locations import find_locations
+from perseid.records.value import Permission, Value
+from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.transfer import LinkMetadata
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, header_values
+from perseid.registry.queries.resolve import Query, authority_of
+from perseid.registry.queries.signposting import (
+    ABOUT_PAGE,
+    BIBLIOGRAPHY,
+    BIBTEX,
+    CSL_JSON,
+    FORMS,
+    JSON_LD,
+    MAX_EACH,
+    MAX_LINKS,
+    RELATIONS,
+    Described,
+    Form,
+    as_json_ld,
+    embeddable,
+    json_ld,
+    link_set,
+    links,
+)
+from perseid.registry.results import Resolved
+from tests.record_strategies import values as any_values
+from tests.registry.queries.link_parser import read_links
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, registry_in_memory
+from tests.strategies import handles, references, texts
+
+RESOLVER = Resolver.parse("https://id.example.org/hdl")
+NAME = Handle.parse("12345/a")
+HOME = "https://id.example.org/hdl/12345/a"
+PAGE = f"{HOME}?noredirect"
+AT = 1_700_000_000_000_000
+PRIVATE = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+
+
+def described(*values: Value, handle: Handle = NAME, **known: Any) -> Described:
+    state = known.pop("state", State.NORMAL)
+    policy: Policy = known.pop("policy", PROFILES["free"])
+    resolved = Resolved(handle, handle, state, values, 7, AT)
+    return Described(policy, resolved, known.pop("asked", Reference(handle)), RESOLVER, **known)
+
+
+def said(**texts_: str) -> tuple[Value, ...]:
+    return tuple([Value.text(index, type_, text) for index, (type_, text) in enumerate(texts_.items(), 1)])
+
+
+def locations(inside: str, type_: str = "10320/loc", index: int = 50) -> Value:
+    return Value.text(index, type_, f"<locations>{inside}</locations>")
+
+
+def by_relation(found: Described) -> dict[str, list[str]]:
+    told: dict[str, list[str]] = {}
+    for link in links(found):
+        told.setdefault(link.relation, []).append(link.target)
+    return told
+
+
+# Links
+
+
+def test_signposting_says_what_the_values_say() -> None:
+    found = described(
+        *said(
+            URL="https://example.org/map",
+            LICENSE="https://licences.example/by",
+            TYPE="https://schema.org/Map",
+            AUTHOR="https://people.example/ann",
+            TITLE="An Atlas",
+        ),
+        Value.text(20, "DC.CREATOR", "hdl:12345/ann"),
+    )
+    assert by_relation(found) == {
+        "cite-as": [HOME],
+        "type": ["https://schema.org/Map"],
+        "license": ["https://licences.example/by"],
+        "author": ["https://people.example/ann"],
+        "item": ["https://example.org/map"],
+    }
+    (author,) = by_relation(described(Value.text(1, "CREATOR", "hdl:12345/ann")))["author"]
+    assert author == "https://id.example.org/hdl/12345/ann"
+
+
+def test_what_the_record_does_not_say_is_not_told() -> None:
+    """Words are no addresses: who is called Ann has no page for it."""
+    nothing = described(*said(AUTHOR="Ann", LICENSE="all rights reserved", TYPE="map", DESC="A map."))
+    assert by_relation(nothing) == {"cite-as": [HOME]}
+    assert by_relation(described()) == {"cite-as": [HOME]}
+    endless = described(*said(AUTHOR=f"hdl:12345/ann?{'a' * 9_000}", LICENSE=f"https://example.org/{'a' * 9_000}"))
+    assert by_relation(endless) == {"cite-as": [HOME]}
+
+
+def test_private_values_are_in_no_form() -> None:
+    """Who resolved it may see them; whoever keeps the form may not."""
+    secret = "https://secret.example/"
+    values = [
+        Value(index, type_, data, permissions=PRIVATE)
+        for index, (type_, data) in enumerate(
+            [
+                *[(type_, secret.encode()) for type_ in ("URL", "LICENSE", "TYPE", "AUTHOR", "TITLE", "DESC")],
+                ("10320/loc", f'<l><location href="{secret}"/></l>'.encode()),
+                ("10320/links", f'<l><location href="{secret}" rel="item"/></l>'.encode()),
+                ("TOMBSTONE.REASON", secret.encode()),
+                ("LINK.METADATA", b"12345/secret"),
+            ],
+            1,
+        )
+    ]
+    for state in (State.NORMAL, State.TOMBSTONE):
+        found = described(*values, state=state)
+        assert by_relation(found) == {"cite-as": [HOME]}
+        for form in FORMS.values():
+            assert "secret" not in form(found)
+
+
+def test_locations_are_linked_by_what_they_say_they_are() -> None:
+    inside = """
+        <location id="0" href="https://example.org/thing" media-type="image/tiff" hreflang="en,de" title="The map"/>
+        <location id="1" href="https://example.org/md" rel="describedby" media-type="text/turtle"/>
+        <location id="2" href="https://example.org/meta" role="metadata"/>
+        <location id="3" href="https://example.org/conneg" http_role="conneg" media-type="application/rdf+xml"/>
+        <location id="4" href_template="https://example.org/c/{hdl}" rel="Collection https://example.org/rel"/>
+        <location id="5" href="https://example.org/l" rel="license" anchor-id="0" title="Ä" titlelang="de"/>
+    """
+    found = links(described(locations(inside)))
+    assert found[0] == Link(HOME, "cite-as")
+    assert set(found[1:]) == {
+        Link("https://example.org/thing", "item", None, "image/tiff", None, ("en", "de"), "The map"),
+        Link("https://example.org/md", "describedby", type="text/turtle"),
+        Link("https://example.org/meta", "describedby"),
+        Link("https://example.org/conneg", "alternate", type="application/rdf+xml"),
+        Link("https://example.org/c/12345%2Fa", "collection https://example.org/rel"),
+        Link("https://example.org/l", "license", "https://example.org/thing", title="Ä", language="de"),
+    }
+    listed = described(locations('<location href="https://example.org/x" rel="about"/>', "10320/links"))
+    assert by_relation(listed) == {"cite-as": [HOME], "about": ["https://example.org/x"]}
+    assert by_relation(described(locations('<location href="https://example.org/x"/>', "10320/links"))) == {
+        "cite-as": [HOME]
+    }
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        '<location href="javascript:alert(1)" rel="item"/>',
+        '<location href="data:text/html,x"/>',
+        '<location href="https://example.org/x.css" rel="stylesheet"/>',
+        '<location href="https://example.org/x.js" rel="preload"/>',
+        '<location href="https://example.org/x" rel="cite-as"/>',
+        '<location href="https://example.org/x" rel="timegate"/>',
+        '<location href="https://example.org/x" rel="memento original"/>',
+        '<location href="https://example.org/x" rel="item" media-type="no type"/>',
+        '<location href="https://example.org/x" rel="item" hreflang="not a tag!"/>',
+        '<location href="https://example.org/x" rel="item" anchor-id="nowhere"/>',
+        '<location href="https://example.org/x" rel=""/>',
+        '<location href="https://a@b.example/" rel="item"/>',
+        '<location href_template="{hdl}" rel="item"/>',
+    ],
+)
+def test_a_record_makes_no_browser_do_anything_and_speaks_for_nobody_else(location: str) -> None:
+    for type_ in ("10320/loc", "10320/links"):
+        assert links(described(locations(location, type_))) == (Link(HOME, "cite-as"),)
+    assert RELATIONS.isdisjoint({"stylesheet", "preload", "preconnect", "manifest", "cite-as", "canonical", "self"})
+
+
+def test_places_that_were_looked_up_are_taken_as_they_are() -> None:
+    value = Value(50, "10320/loc", b'<l include="12345/shared"/>')
+    shared = locations('<location href="https://mirror.example/"/>')
+    found = find_locations(NAME, [value], lambda name: [shared] if name == "12345/shared" else None)
+    assert by_relation(described(value)) == {"cite-as": [HOME]}
+    assert by_relation(described(value, places=found.places))["item"] == ["https://mirror.example/"]
+
+
+def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_record_alone() -> None:
+    creator = Party(Handle.parse("12345/ann"), True)
+    found = described(
+        Value.text(1, "URL", "https://example.org/"),
+        authority=AuthorityMetadata(1_000_000_000, None, creator),
+        page=PAGE,
+        forms=(Form(f"{HOME}?as=ld", JSON_LD), Form(f"{HOME}?as=linkset", LINKSET_JSON), Form(f"{HOME}?l", LINKSET)),
+    )
+    assert links(found) == (
+        Link(HOME, "cite-as"),
+        Link(f"{HOME}?as=linkset", "linkset", type=LINKSET_JSON),
+        Link(f"{HOME}?l", "linkset", type=LINKSET),
+        Link(f"{HOME}?as=ld", "describedby", type=JSON_LD, others=(("profile", "https://schema.org/"),)),
+        Link("https://id.example.org/hdl/12345/ann", "author", PAGE),
+        Link("https://example.org/", "item"),
+    )
+    assert link_set(found) == (
+        *links(found),
+        Link(HOME, "describes", f"{HOME}?as=ld"),
+        Link(HOME, "collection", "https://example.org/"),
+        Link(ABOUT_PAGE, "type", PAGE),
+    ), "what leads back, and what the page is (FAIR Signposting Profile, sections 2.2.1 to 2.2.3)"
+
+
+def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
+    inside = """<location id="0" href="https://example.org/thing"/>
+        <location href="https://example.org/part" rel="item" anchor-id="0"/>
+        <location href="https://example.org/both" rel="item describedby"/>
+        <location href="https://example.org/both" rel="describedby"/>"""
+    found = link_set(described(locations(inside)))
+    back = [link for link in found if link.target == HOME and link.anchor is not None]
+    assert sorted((link.anchor or "", link.relation) for link in back) == [
+        ("https://example.org/both", "collection"),
+        ("https://example.org/both", "describes"),
+        ("https://example.org/thing", "collection"),
+    ]
+
+
+def test_links_are_bounded_and_the_first_ones_matter_most() -> None:
+    many = "".join(f'<location href="https://example.org/{number}"/>' for number in range(900))
+    lists = [locations(many.replace("org/", f"org/{index}/"), index=index) for index in (50, 51)]
+    found = described(*lists, forms=(Form(f"{HOME}?as=linkset", LINKSET_JSON),))
+    assert len(links(found)) <= MAX_LINKS
+    headers = header_values(links(found))
+    assert read_links(headers[0])[0].relations == ["cite-as"]
+    assert read_links(headers[1])[0].relations == ["linkset"]
+    authors = [Value.text(index, "AUTHOR", f"https://people.example/{index}") for index in range(1, 2 * MAX_EACH)]
+    assert len(by_relation(described(*authors))["author"]) == MAX_EACH
+
+
+def test_lists_that_cannot_be_read_are_not_there() -> None:
+    broken = [Value(1, "10320/links", b"<locations"), Value(2, "10320/loc", b"\xff"), Value(3, "10320/links", b"")]
+    assert links(described(*broken)) == (Link(HOME, "cite-as"),)
+    vast = "{hdl}" * 1_000
+    assert links(described(locations(f'<location href_template="{vast}" rel="item"/>', "10320/links"))) == (
+        Link(HOME, "cite-as"),
+    )
+
+
+def test_the_same_link_is_told_once() -> None:
+    twice = described(*said(URL="https://example.org/"), locations('<location href="https://example.org/"/>'))
+    assert by_relation(twice)["item"] == ["https://example.org/"]
+
+
+def test_a_long_query_is_left_out_of_the_address() -> None:
+    asked = Reference(NAME, "a" * 9_000)
+    assert links(described(asked=asked))[0] == Link(HOME, "cite-as")
+    assert links(described(asked=Reference(NAME, "a=b", "c")))[0].target == f"{HOME}?a=b#c"
+
+
+@given(references(), st.lists(any_values(), max_size=6, unique_by=lambda value: value.index), texts())
+def test_whatever_a_record_holds_all_forms_can_be_made(asked: Reference, values: list[Value], text: str) -> None:
+    clean = text.encode("utf-8", "ignore")
+    more = [
+        Value(9_000_001 + number, type_, clean)
+        for number, type_ in enumerate(("URL", "TITLE", "AUTHOR", "LICENSE", "TYPE", "DATE", "10320/loc", "LINK.WORK"))
+    ]
+    found = described(*values, *more, handle=asked.handle, asked=asked, page=PAGE)
+    for media_type, form in FORMS.items():
+        document = form(found)
+        if media_type.endswith("json"):
+            json.loads(document)
+    for value in header_values(links(found)):
+        assert value.isascii()
+        assert value.isprintable()
+        (read,) = read_links(value)
+        assert read.target.startswith(("https://", "http://"))
+    assert json.loads(FORMS[JSON_LD](found))["@id"] == found.address
+    assert {context["anchor"] for context in json.loads(FORMS[LINKSET_JSON](found))["linkset"]} >= {found.address}
+
+
+# JSON-LD
+
+
+def test_json_ld_tells_of_the_thing_and_of_the_record_apart() -> None:
+    authority = AuthorityMetadata(
+        1_182_480_826,
+        1_186_719_791,
+        Party(Handle.parse("102.100.272/0N8J991QH"), True),
+        (Party(Handle.parse("102.100.pilin2/XYZZY"), False),),
+    )
+    found = described(
+        *said(URL="https://example.org/map", TITLE="An Atlas", AUTHOR="Survey", DATE="1907-03", PUBLISHER="Press"),
+        *[Value.text(10, "DESC", "Maps of the coast."), Value.text(11, "LICENSE", "https://licences.example/by")],
+        authority=authority,
+        page=PAGE,
+        forms=(Form(f"{HOME}?as=ld", JSON_LD),),
+    )
+    assert json_ld(found) == {
+        "@context": "https://schema.org",
+        "@id": HOME,
+        "@type": "CreativeWork",
+        "identifier": {"@type": "PropertyValue", "propertyID": "hdl", "value": "hdl:12345/a", "url": HOME},
+        "name": "An Atlas",
+        "description": "Maps of the coast.",
+        "url": "https://example.org/map",
+        "author": "Survey",
+        "datePublished": "1907-03",
+        "publisher": "Press",
+        "license": "https://licences.example/by",
+        "subjectOf": {
+            "@type": "DigitalDocument",
+            "@id": PAGE,
+            "name": "The record of hdl:12345/a",
+            "version": "7",
+            "dateCreated": "2007-06-22T02:53:46Z",
+            "dateModified": "2007-08-10T04:23:11Z",
+            "creator": {
+                "@id": "https://id.example.org/hdl/102.100.272/0N8J991QH",
+                "identifier": "hdl:102.100.272/0N8J991QH",
+            },
+            "sdPublisher": {
+                "@id": "https://id.example.org/hdl/102.100.pilin2/XYZZY",
+                "identifier": "hdl:102.100.pilin2/XYZZY",
+            },
+            "encoding": {"@type": "MediaObject", "contentUrl": f"{HOME}?as=ld", "encodingFormat": JSON_LD},
+        },
+    }
+
+
+def test_json_ld_invents_nothing() -> None:
+    """Without a word about the thing it is a thing; who created its identifier is nobody's author."""
+    creator = Party(Handle.parse("12345/ann"), True)
+    bare = json_ld(described(authority=AuthorityMetadata(1, None, creator)))
+    assert set(bare) == {"@context", "@id", "@type", "identifier", "subjectOf"}
+    assert bare["@type"] == "Thing"
+    record = bare["subjectOf"]
+    assert isinstance(record, dict)
+    assert record["dateModified"] == "2023-11-14T22:13:20Z", "that of the entry"
+    assert record["creator"] == record["sdPublisher"]
+    unknown = json_ld(described())["subjectOf"]
+    assert isinstance(unknown, dict)
+    assert set(unknown) == {"@type", "name", "version", "dateModified"}
+    assert "datePublished" not in json_ld(described(*said(DATE="about 1850")))
+
+
+def test_the_type_is_that_of_the_record_where_the_vocabulary_has_it() -> None:
+    kinds = [Value.text(1, "TYPE", "http://schema.org/Map"), Value.text(2, "TYPE", "https://types.example/Chart")]
+    found = json_ld(described(*kinds))
+    assert (found["@type"], found["additionalType"]) == ("Map", "https://types.example/Chart")
+    assert json_ld(described(*said(TYPE="https://schema.org/not a type")))["@type"] == "Thing"
+    assert json_ld(described(*said(AUTHOR="Ann")))["@type"] == "CreativeWork"
+
+
+def test_what_is_linked_is_told_by_its_name() -> None:
+    policy = PROFILES["free"]
+    values = [
+        Value.text(1, policy.work_type, "12345/work"),
+        Value.text(2, policy.expression_type, "12345/v1"),
+        Value.text(3, policy.expression_type, "hdl:12345/v2"),
+        Value.text(4, policy.metadata_type, "12345/md"),
+        Value.text(5, policy.object_type, "12345/thing"),
+        Value.text(6, policy.object_type, "no handle"),
+    ]
+    found = json_ld(described(*values))
+    base = "https://id.example.org/hdl/12345"
+    assert found["exampleOfWork"] == {"@id": f"{base}/work", "identifier": "hdl:12345/work"}
+    assert found["workExample"] == [
+        {"@id": f"{base}/v1", "identifier": "hdl:12345/v1"},
+        {"@id": f"{base}/v2", "identifier": "hdl:12345/v2"},
+    ]
+    assert found["about"] == {"@id": f"{base}/thing", "identifier": "hdl:12345/thing"}
+    assert isinstance(found["subjectOf"], list)
+    assert found["subjectOf"][1] == {"@id": f"{base}/md", "identifier": "hdl:12345/md"}
+    told = by_relation(described(*values))
+    assert told["describedby"] == [f"{base}/md"]
+    assert told["describes"] == [f"{base}/thing"]
+    assert told["latest-version"] == [f"{base}/work"]
+
+
+def test_that_a_thing_is_gone_is_told() -> None:
+    gone = Value.text(1, PROFILES["free"].tombstone_reason_type, "lost in a fire")
+    assert json_ld(described(gone, state=State.TOMBSTONE))["creativeWorkStatus"] == "gone: lost in a fire"
+
+
+@given(texts(), texts())
+def test_json_ld_can_stand_in_a_page(one: str, other: str) -> None:
+    data = [Value(1, "TITLE", one.encode("utf-8", "ignore")), Value(2, "DESC", other.encode("utf-8", "ignore"))]
+    found = described(*data)
+    text = as_json_ld(found)
+    assert not re.search("[<>&\u2028\u2029]", text)
+    assert json.loads(text) == json_ld(found)
+
+
+def test_no_markup_gets_out_of_a_script() -> None:
+    title = "</script><script>alert(1)</script><!-- & \u2028"
+    text = as_json_ld(described(*said(TITLE=title)))
+    assert "</" not in text
+    assert "<!--" not in text
+    assert json.loads(text)["name"] == title.strip().replace("\u2028", "").strip()
+    assert json.loads(embeddable(json.dumps(title, ensure_ascii=False))) == title
+
+
+# Forms
+
+
+def test_citations_are_forms_too() -> None:
+    found = described(*said(TITLE="An Atlas", AUTHOR="Survey", DATE="1907"))
+    assert FORMS[BIBLIOGRAPHY](found) == f"Survey (1907). An Atlas. hdl:12345/a, {HOME}\n"
+    assert FORMS[BIBTEX](found).startswith("@misc{hdl:12345/a,\n")
+    assert json.loads(FORMS[CSL_JSON](found))["title"] == "An Atlas"
+    fixed = replace(found, fixed=True)
+    assert "as of entry 7" in FORMS[BIBLIOGRAPHY](fixed)
+    assert next(iter(FORMS)) == JSON_LD
+
+
+@given(handles())
+def test_the_address_is_that_of_the_identifier(handle: Handle) -> None:
+    found = described(handle=handle)
+    assert found.address == to_http(Reference(handle), RESOLVER)
+    assert links(found)[0] == Link(found.address, "cite-as")
+
+
+# With a registry
+
+
+def test_authority_metadata_and_metadata_records_of_a_real_registry() -> None:
+    with registry_in_memory() as registry:
+        policy = Policy(**PROFILES["free"].values() | {"authority": True})
+        add_namespace(registry, "12345", policy)
+        values = (
+            Value.text(1, "URL", "https://example.org/"),
+            Value.text(2, policy.creator_type, "98765/ann"),
+        )
+        made = [
+            registry.do(Mint(Maker.of(registry), f"12345/{lead}", values=values), OPERATOR, "cli").handles[0]
+            for lead in ("thing-", "md-")
+        ]
+        thing, metadata = made
+        registry.do(LinkMetadata(thing, metadata), OPERATOR, "cli")
+        resolved = registry.resolve(Query(thing), NOBODY)
+        with registry.facts() as facts:
+            authority = authority_of(facts, facts.held(thing))
+        found = Described(policy, resolved, Reference(thing), RESOLVER, authority, page=f"{HOME}?noredirect")
+        told = by_relation(found)
+        assert told["describedby"] == [found.address_of(metadata)]
+        assert told["author"] == [found.address_of(Handle.parse("98765/ann"))]
+        record = json_ld(found)["subjectOf"]
+        assert isinstance(record, list)
+        assert record[0]["creator"]["identifier"] == "hdl:98765/ann"
+        other = registry.resolve(Query(metadata), NOBODY)
+        about = Described(policy, other, Reference(metadata), RESOLVER)
+        assert by_relation(about)["describes"] == [found.address]

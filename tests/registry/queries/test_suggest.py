@@ -1,0 +1,456 @@
+"""Names suggested for one that was not found: they exist, everybody may know of them, and the work is bounded."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import State
+from perseid.names.handle import Handle
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
+from perseid.records.value import ValueRef
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.records import Create, Delete, Home
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import suggest
+from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.suggest import (
+    MAX_LOOK_UPS,
+    MAX_NEIGHBOURS,
+    MAX_READINGS,
+    MAX_SECONDS,
+    MAX_SUGGESTIONS,
+    MAX_TEXT,
+    Gone,
+    Standing,
+    Suggestions,
+    readings,
+    suggestions,
+)
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from perseid.registry.snapshot import Facts
+from perseid.wire.codes import ResponseCode
+from tests.registry.commands.records_in_every_state import hidden, unpublish, value
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, registry_in_memory
+from tests.strategies import texts
+
+OWNER = ValueRef(300, "98765/ann")
+OURS = (*KNOWN_RESOLVERS, Resolver.parse("https://id.example.org/hdl"))
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Registry]:
+    """Names of every kind: public, reserved, unpublished, deleted, gone, not homed any more."""
+    with registry_in_memory() as registry:
+        add_namespace(registry, "12345")
+        add_namespace(registry, "10.7", "exact")
+        add_namespace(registry, "102.100", PROFILES["free"])
+        pilin = replace(PROFILES["pilin"], authority=False)
+        add_namespace(registry, "102.100.272", pilin)
+        for name in ("12345/report-7", "12345/a b", "12345/100%", "12345/x/y", "10.7/ReadMe", "102.100.272/D7J1G0DQH"):
+            registry.do(Create(handle(name), (value(1),)), OPERATOR, "cli")
+        registry.do(Create(handle("12345/hushed"), (value(1),)), OPERATOR, "cli")
+        registry.do(Unpublish(handle("12345/hushed")), OPERATOR, "cli")
+        registry.do(Reserve((handle("12345/kept4later"),), OWNER), OPERATOR, "cli")
+        registry.do(Create(handle("12345/erased"), (value(1),)), OPERATOR, "cli")
+        registry.do(Delete(handle("12345/erased")), OPERATOR, "cli")
+        registry.do(Create(handle("12345/old-map"), (value(1),)), OPERATOR, "cli")
+        registry.do(Tombstone(handle("12345/old-map"), "lost", handle("12345/report-7")), OPERATOR, "cli")
+        registry.do(Create(handle("12345/closed"), (hidden(1),)), OPERATOR, "cli")
+        add_namespace(registry, "55555")
+        registry.do(Create(handle("55555/gone-away"), (value(1),)), OPERATOR, "cli")
+        registry.do(Home("0.NA/55555", unhome=True), OPERATOR, "cli")
+        for number in range(100, 200):
+            registry.do(Create(handle(f"12345/n{number}"), (value(1),)), OPERATOR, "cli")
+        yield registry
+
+
+def told(registry: Registry, text: str) -> list[str]:
+    return [str(each.handle) for each in suggestions(registry, text, OURS).suggestions]
+
+
+# What is repaired
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (" 12345/report-7\n", "blanks around"),
+        ("12345/report-7.", "punctuation"),
+        ("(12345/report-7)", "punctuation"),
+        ("„12345/report-7“,", "punctuation"),
+        ("<12345/report-7>;", "punctuation"),
+        ("12345/report-7/", "slash at its end"),
+        ("12345/report-7//", "slash at its end"),
+        ("hdl:12345/report-7", "URI"),
+        ("hdl:/12345/report-7", "URI"),
+        ("doi:12345/report-7", "URI"),
+        ("https://hdl.handle.net/12345/report-7", "URI"),
+        ("https://id.example.org/hdl/12345/report-7", "URI"),
+        ("https://elsewhere.example/12345/report-7", "address"),
+        ("https://elsewhere.example/handle/12345/report-7", "address"),
+        ("hdl.handle.net/12345/report-7", "address"),
+        ("12345%2Freport-7", "escapes"),
+        ("12345/report%2D7", "escapes"),
+        ("12345/report%252D7", "escapes"),
+        ("12345%252Freport%25252D7", "escapes"),
+        ("12345/report–7", "plain hyphens"),
+        ("12345/report−7", "plain hyphens"),  # noqa: RUF001
+        ("12345/report\u20117", "plain hyphens"),
+        ("12345/re\u00adport-7", "plain hyphens"),
+        ("12345\u2044report-7", "plain hyphens"),
+        ("１２３４５/report-7", "plain hyphens"),  # noqa: RUF001
+        ("\u200b12345/report-7\ufeff", "plain hyphens"),
+        ("12345/re port-7", "blanks inside"),
+        ("12345/report-\n7", "blanks inside"),
+        ("12345/report-7?utm_source=letter", "query or fragment"),
+        ("12345/report-7#page=2", "query or fragment"),
+        ("“https://hdl.handle.net/12345/report–7”.", "URI"),
+    ],
+)
+def test_what_came_along_is_taken_away_and_said(here: Registry, asked: str, words: str) -> None:
+    found = suggestions(here, asked, OURS).suggestions
+    assert str(found[0].handle) == "12345/report-7"
+    assert found[0].why.startswith("this is what you asked for, ")
+    assert words in found[0].why
+    assert found[0].gone is None
+
+
+def test_names_that_need_no_repair_are_found_with_what_belongs_to_them(here: Registry) -> None:
+    assert told(here, "12345/a\u00a0b")[0] == "12345/a b"
+    assert told(here, "12345/100%25")[0] == "12345/100%"
+    assert told(here, "12345/x%2Fy/")[0] == "12345/x/y"
+
+
+def test_the_text_itself_is_not_suggested(here: Registry) -> None:
+    assert "12345/report-7" not in told(here, "12345/report-7")
+
+
+# Slips of the pen
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "words"),
+    [
+        ("102.100.272/D7J1GODQH", "102.100.272/D7J1G0DQH", "easily taken for each other"),
+        ("102.100.272/d7jig0dqh", "102.100.272/D7J1G0DQH", "easily taken for each other"),
+        ("102.100.272/D7K1G0DQH", "102.100.272/D7J1G0DQH", 'character 15 is "J" (U+004A) there, not "K" (U+004B)'),
+        ("102.100.272/D71JG0DQH", "102.100.272/D7J1G0DQH", "the other way round"),
+        ("102.100.227/D7J1G0DQH", "102.100.272/D7J1G0DQH", "the other way round"),
+        ("10.7/README", "10.7/ReadMe", "capital and small letters"),
+        ("12345/report-8", "12345/report-7", "character 14"),
+        ("12354/report-7", "12345/report-7", "the other way round"),
+        ("hdl:12345/repotr-7.", "12345/report-7", "the other way round"),
+        ("12345/report-", "12345/report-7", "one character more there"),
+        ("12345/eport-7", "12345/report-7", "one character more there"),
+        ("12345/repot-7", "12345/report-7", "one character more there"),
+        ("12345/reeport-7", "12345/report-7", "one character less there"),
+        ("12345/report-77", "12345/report-7", "one character less there"),
+        ("1234/report-7", "12345/report-7", "one character more there"),
+        ("123455/report-7", "12345/report-7", "one character less there"),
+        ("102.100.272/D7J1G0DQ", "102.100.272/D7J1G0DQH", "one character more there"),
+        ("102.100.272/DD7J1G0DQH", "102.100.272/D7J1G0DQH", "one character less there"),
+    ],
+)
+def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, words: str) -> None:
+    nearest = suggestions(here, asked, OURS).suggestions[0]
+    assert str(nearest.handle) == found
+    assert words in nearest.why
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("12345/ABC", "capital and small"),
+        ("12345/abd", "character 9"),
+        ("12345/acb", "other way round"),
+        ("12345/axy", "nearly the same"),
+        ("12345/abcd", "one character more there: character 10"),
+        ("12345/abbc", "one character more there: character 9"),
+        ("12345/ab", "one character less there: without character 9"),
+        ("1234/abc", "one character less there: without character 5"),
+        ("12345/abcde", "nearly the same"),
+        ("12345/xabd", "nearly the same"),
+    ],
+)
+def test_how_two_spellings_differ(found: str, words: str) -> None:
+    """A scheme of a third party may spell a name in a way that nobody thought of here."""
+    assert words in suggest._compared(handle("12345/abc"), handle(found))[1]
+
+
+def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
+    """Among numbers given one after the other a suggestion would say nothing, and many would list them."""
+    assert told(here, "12345/n1x0") == []
+    assert told(here, "12345/n205") == ["12345/n105"], "with one neighbour it may well be that"
+    assert told(here, "12345/n150/") == ["12345/n150"], "what needs no guessing is told all the same"
+    assert told(here, "12345/n10") == [], "ten of them have one character more"
+    assert told(here, "12345/n1555") == ["12345/n155"]
+    assert MAX_NEIGHBOURS < MAX_SUGGESTIONS
+
+
+# What is not told
+
+
+@pytest.mark.parametrize("name", ["12345/hushed", "12345/kept4later", "12345/erased", "55555/gone-away"])
+def test_what_is_not_public_here_is_never_suggested(here: Registry, name: str) -> None:
+    for asked in (name, f"{name}.", f"{name}/", f"hdl:{name}", name.upper(), name.replace("/", "%2F"), name[:-1] + "0"):
+        assert told(here, asked) == []
+    assert told(here, "12345/hushde") == []
+    for slip in ("12345/hushe", "12345/hushedd", "12345/hushe1", "12345/ushed", "12345/hused"):
+        assert told(here, slip) == []
+
+
+def test_an_own_record_of_the_installation_is_no_name(here: Registry) -> None:
+    for asked in ("0.SITE/POLICY/12345.", "0.site/HOMED/0.NA/12345/", "hdl:0.SITE/POLICY/12345"):
+        assert not [name for name in told(here, asked) if name.upper().startswith("0.SITE/")]
+
+
+def test_a_record_without_public_values_is_there_for_everybody(here: Registry) -> None:
+    assert told(here, "12345/closed.") == ["12345/closed"]
+
+
+_CHARACTERS = "ab0-. /%"
+_names = st.text(st.sampled_from(_CHARACTERS), min_size=1, max_size=4).map(lambda text: f"12345/{text.strip() or 'a'}")
+_kinds = st.sampled_from(["public", "reserved", "unpublished", "deleted", "tombstone"])
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.dictionaries(_names, _kinds, max_size=8), st.lists(_names | texts(), min_size=1, max_size=6), st.booleans())
+def test_every_suggestion_exists_and_is_public(kinds: dict[str, str], asked: list[str], exact: bool) -> None:
+    """Whatever is registered and whatever is asked for; also right after a name was hidden."""
+    with registry_in_memory() as registry:
+        add_namespace(registry, "12345", "exact" if exact else "free")
+        public: set[str] = set()
+        for name, kind in kinds.items():
+            target = Handle.for_lookup(name)
+            assert target is not None
+            try:
+                _make(registry, target, kind)
+            except Refused:
+                continue  # it exists in another spelling
+            if kind in ("public", "tombstone"):
+                public.add(str(target))
+        for text in [*asked, *kinds, *[f"{name}." for name in kinds], *[f"hdl:{name}/" for name in kinds]]:
+            found = suggestions(registry, text)
+            assert len(found.suggestions) <= MAX_SUGGESTIONS
+            names = [str(each.handle) for each in found.suggestions]
+            assert len(set(names)) == len(names)
+            assert set(names) <= public
+            for each in found.suggestions:
+                resolved = registry.resolve(Query(each.handle), NOBODY)
+                assert resolved.registered == each.handle
+                assert (resolved.state is State.TOMBSTONE) == (each.gone is not None)
+                assert each.why
+            found.to_json()
+
+
+def _make(registry: Registry, name: Handle, kind: str) -> None:
+    if kind == "reserved":
+        registry.do(Reserve((name,), OWNER), OPERATOR, "cli")
+        return
+    registry.do(Create(name, (value(1),)), OPERATOR, "cli")
+    after: dict[str, Callable[[], Any]] = {
+        "unpublished": lambda: registry.do(Unpublish(name), OPERATOR, "cli"),
+        "deleted": lambda: registry.do(Delete(name), OPERATOR, "cli"),
+        "tombstone": lambda: registry.do(Tombstone(name, "gone"), OPERATOR, "cli"),
+        "public": lambda: None,
+    }
+    after[kind]()
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize(
+    ("asked", "prefix", "standing", "related"),
+    [
+        ("12345/nothing", "12345", Standing.HERE, None),
+        ("hdl:12345/nothing.", "12345", Standing.HERE, None),
+        ("https://elsewhere.example/12345/nothing", "12345", Standing.HERE, None),
+        ("12345.9.1/x", "12345.9.1", Standing.DERIVED, "12345"),
+        ("102.100.272.1/x", "102.100.272.1", Standing.DERIVED, "102.100.272"),
+        ("55555/gone-away", "55555", Standing.ELSEWHERE, None),
+        ("99999/x", "99999", Standing.UNKNOWN, None),
+        ("0.SITE/POLICY/12345", "0.SITE", Standing.UNKNOWN, None),
+        ("..../x", "....", Standing.UNKNOWN, None),
+        ("99999", "99999", Standing.UNKNOWN, None),
+        ("12345", "12345", Standing.HERE, None),
+    ],
+)
+def test_what_is_known_of_the_prefix_is_told(
+    here: Registry, asked: str, prefix: str, standing: Standing, related: str | None
+) -> None:
+    known = suggestions(here, asked, OURS).prefix
+    assert known is not None
+    assert (known.prefix, known.standing, known.related) == (prefix, standing, related)
+    assert prefix in known.why
+    assert known.to_json()["standing"] == standing.value
+
+
+def test_a_prefix_whose_record_is_not_public_is_not_known() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "44444")
+        registry.do(Home("0.NA/44444", unhome=True), OPERATOR, "cli")
+        unpublish(registry, name="0.NA/44444")
+        known = suggestions(registry, "44444/x").prefix
+        assert known is not None
+        assert known.standing is Standing.UNKNOWN
+
+
+def test_a_server_that_is_no_root_does_not_tell_of_its_copies_of_prefix_handles() -> None:
+    """They count for rights, and are never served."""
+    with registry_in_memory() as registry:
+        add_namespace(registry, "44444")
+        registry.do(Home("0.NA/0.NA", unhome=True), OPERATOR, "cli")
+        assert told(registry, "0.NA/44444.") == []
+        assert told(registry, "44444/x/") == []
+
+
+def test_text_without_any_name_in_it_has_no_suggestions(here: Registry) -> None:
+    for text in ("", "/", "//", "…", "%", "%ff", "\ud800", "/12345/report-7"):
+        suggestions(here, text, OURS)
+    assert suggestions(here, "", OURS) == Suggestions()
+    assert told(here, "/12345/report-7") == ["12345/report-7"]
+
+
+# What is gone
+
+
+def test_s8_a_tombstone_says_what_became_of_the_thing(here: Registry) -> None:
+    (found,) = suggestions(here, "12345/old-mpa", OURS).suggestions
+    assert str(found.handle) == "12345/old-map"
+    assert found.gone is not None
+    assert (found.gone.reason, str(found.gone.replacement)) == ("lost", "12345/report-7")
+    assert re.fullmatch(r"[0-9-]+T[0-9:]+Z", found.gone.date)
+    assert found.to_json()["gone"] == {
+        "reason": "lost",
+        "date": found.gone.date,
+        "replacement": "12345/report-7",
+    }
+
+
+def test_as_json(here: Registry) -> None:
+    assert suggestions(here, "12345/report-7/").to_json() == {
+        "suggestions": [
+            {"handle": "12345/report-7", "why": "this is what you asked for, without the slash at its end"}
+        ],
+        "prefix": {
+            "prefix": "12345",
+            "standing": "here",
+            "why": "names that begin with 12345/ are kept here, and this one is not among them",
+        },
+    }
+
+
+# Bounds
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """What is looked up, name by name and prefix by prefix."""
+    asked: list[bytes] = []
+    for method in ("find", "prefix"):
+        original = getattr(Ledger, method)
+
+        def count(ledger: Ledger, name: bytes, original: Callable[..., Any] = original) -> Any:
+            asked.append(name)
+            return original(ledger, name)
+
+        monkeypatch.setattr(Ledger, method, count)
+    yield asked
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "12345/report-8",
+        "12345/" + "abcdefghij" * 5,
+        "12345/" + "o0" * 28,
+        "102.100.272/D7J1G0DQX",
+        "99999/" + "abc" * 18,
+        "0.NA/" + ".".join("123456789"),
+        "((((12345/%2525252525252541))))///",
+        "https://a.example/" * 40 + "12345/x",
+        "%25" * 2_000,
+        "12345/" + "%41" * 2_000,
+        "/" * MAX_TEXT,
+        "12345/" + "." * MAX_TEXT,
+    ],
+)
+def test_the_look_ups_of_a_request_are_bounded(here: Registry, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    with counted(monkeypatch) as looked_up:
+        suggestions(here, asked, OURS, lambda: 0.0)
+    assert len(looked_up) <= MAX_LOOK_UPS
+    assert len(readings(asked, OURS)) <= MAX_READINGS
+
+
+def test_what_is_found_changes_nothing_about_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same look-ups, whether nothing is there or a name that was meant, public or not."""
+    asked = "12345/mapp"
+    for near in ("12345/mapq", "12345/mapps", "12345/map", "12345/mpap"):
+        _same_work(monkeypatch, asked, near)
+
+
+def _same_work(monkeypatch: pytest.MonkeyPatch, asked: str, near: str) -> None:
+    seen: list[list[bytes]] = []
+    for kind in ("nothing", "public", "unpublished", "reserved", "deleted"):
+        with registry_in_memory() as registry:
+            add_namespace(registry, "12345")
+            if kind != "nothing":
+                _make(registry, handle(near), kind)
+            with counted(monkeypatch) as looked_up:
+                found = suggestions(registry, asked, (), lambda: 0.0)
+            assert bool(found.suggestions) == (kind == "public")
+            seen.append(looked_up)
+    assert all(each == seen[0] for each in seen)
+
+
+def test_time_has_an_end(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    with counted(monkeypatch) as looked_up:
+        suggestions(here, "12345/report-8", OURS, lambda: next(ticks) * MAX_SECONDS / 10)
+    assert len(looked_up) == 10
+
+
+def test_what_was_found_before_the_end_is_told(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suggest, "MAX_LOOK_UPS", 5)
+    found = suggestions(here, "12345/report-7/", OURS)
+    assert [str(each.handle) for each in found.suggestions] == ["12345/report-7"]
+    assert found.prefix is not None
+
+
+def test_a_policy_that_cannot_be_read_hides_nothing_and_breaks_nothing(
+    here: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        raise Refused(ResponseCode.ERROR, "the stored policy cannot be read")
+
+    monkeypatch.setattr(Facts, "policy", broken)
+    assert told(here, "12345/report-8") == ["12345/report-7"]
+    (gone,) = suggestions(here, "12345/old-map.", OURS).suggestions
+    assert gone.gone == Gone()
+
+
+# Readings
+
+
+@given(texts())
+def test_readings_begin_with_the_text_and_are_all_different(text: str) -> None:
+    found = readings(text, OURS)
+    assert (found[0].text, found[0].done) == (text, ())
+    assert len({reading.text for reading in found}) == len(found) <= MAX_READINGS
+    assert all(reading.done and reading.text for reading in found[1:])
+
+
+def test_a_text_that_no_request_can_hold_is_not_read() -> None:
+    assert len(readings("(" * (MAX_TEXT + 1), OURS)) == 1

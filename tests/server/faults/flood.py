@@ -1,0 +1,158 @@
+"""Somebody who makes a server work as hard as they can: a process of its own, beside those whose answers count.
+
+    python -m tests.server.faults.flood KIND HOST PORT SECONDS
+
+Over TCP each connection asks again as soon as it is answered, several requests at a time; over UDP requests are sent
+faster than resolvers hand them over. They come from several addresses, so what one address may use up is not all. What
+was sent and which codes came back is printed as JSON.
+"""
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
+from perseid.records.binary import Writer
+from perseid.records.ciphers import MAX_ITERATIONS
+from perseid.wire.client import Client
+from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, default_flags
+from perseid.wire.credentials import Algorithm
+from perseid.wire.message import Message
+from perseid.wire.requests import ChallengeAnswer, RequestBody, Resolve, Values, VerifyChallenge
+from tests.server.faults.sources import PATIENCE, connected, datagrams, octets_of, read_frames
+from tests.server.installations import ADMINISTRATOR, PREFIX
+from tests.server.native.native_client import NO_FLAGS
+from tests.server.running import Address
+
+CONNECTIONS: Final = 40
+ADDRESSES: Final = 8
+AT_A_TIME: Final = 2
+"""Requests that wait on each connection: together more than the queue of any work holds."""
+
+UDP_BATCH: Final = 50
+UDP_PAUSE: Final = 0.005
+"""Ten thousand a second, if the machine can: more than twice of what resolvers hand over."""
+
+INDEX, HANDLE = ADMINISTRATOR.split(":")
+WRONG: Final = (
+    bytes((Algorithm.PBKDF2_HMAC_SHA1,))
+    + Writer().bytes_(bytes(16)).i32(MAX_ITERATIONS).i32(160).bytes_(bytes(20)).done()
+)
+"""An answer to a challenge that costs nothing to make, and as much as possible to find out that it is wrong."""
+
+
+class Kind(Enum):
+    """What is wanted again and again."""
+
+    SIGNED = "signed answers"
+    VERIFY = "verified challenges"
+    SESSIONS = "sessions"
+    SECRETS = "secret keys"
+
+
+class Flood:
+    """The flood from one address."""
+
+    def __init__(self, kind: Kind, server: Address, counts: Counter[str]) -> None:
+        self._kind = kind
+        self._server = server
+        self._counts = counts
+        self._client = Client(secrets.token_bytes)
+        self._setup = self._client.begin_session(None, time.time(), peer_version=CURRENT).request.payload()
+
+    def over_tcp(self, host: str) -> None:
+        while True:
+            # Refusals are as welcome as answers, and so is the end of a connection: there is another one.
+            with suppress(OSError), connected(host, self._server) as connection:
+                while True:
+                    self.ask(connection)
+
+    def ask(self, connection: socket.socket) -> None:
+        """Ask over a connection, and count what is answered."""
+        challenges: list[int] = [0] * AT_A_TIME
+        if self._kind is Kind.SECRETS:
+            connection.sendall(b"".join(self._request(OpCode.CREATE_HANDLE, _NEW) for _ in challenges))
+            challenges = [frame.envelope.session_id for frame in read_frames(connection, AT_A_TIME)]
+        connection.sendall(b"".join(self._expensive(number) for number in challenges))
+        answers = read_frames(connection, len(challenges))
+        self._counts["over TCP"] += len(answers)
+        for frame in answers:
+            self._counts[ResponseCode(int.from_bytes(frame.payload[4:8], "big")).name] += 1
+        if len(answers) < AT_A_TIME:
+            raise ConnectionError
+
+    def over_udp(self, host: str) -> None:
+        with datagrams(host, self._server) as sending:
+            sending.setblocking(False)
+            waiting: list[int] = []
+            while True:
+                for _ in range(UDP_BATCH):
+                    with suppress(OSError):
+                        if self._kind is Kind.SECRETS and not waiting:
+                            sending.send(self._request(OpCode.CREATE_HANDLE, _NEW))
+                        else:
+                            sending.send(self._expensive(waiting.pop() if waiting else 0))
+                        self._counts["over UDP"] += 1
+                with suppress(OSError):
+                    while packet := sending.recv(600):
+                        if int.from_bytes(packet[24:28], "big") == ResponseCode.AUTHENTICATION_NEEDED:
+                            waiting.append(int.from_bytes(packet[4:8], "big"))
+                time.sleep(UDP_PAUSE)
+
+    def _expensive(self, challenge: int) -> bytes:
+        match self._kind:
+            case Kind.SIGNED:
+                return self._request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()), OpFlag.CERTIFY)
+            case Kind.VERIFY:
+                body = VerifyChallenge(HANDLE.encode(), int(INDEX), bytes(16), bytes(32), WRONG)
+                return self._request(OpCode.VERIFY_CHALLENGE, body)
+            case Kind.SESSIONS:  # the same half of the exchange each time; the server makes its own half anew
+                return self._request(OpCode.SESSION_SETUP, _Octets(self._setup[24:-4]))
+            case Kind.SECRETS:
+                answer = ChallengeAnswer("HS_SECKEY", HANDLE.encode(), int(INDEX), WRONG)
+                octets = self._request(OpCode.RESPONSE_TO_CHALLENGE, answer)
+                return octets[:4] + challenge.to_bytes(4, "big") + octets[8:]
+
+    def _request(self, opcode: OpCode, body: RequestBody, more: OpFlag = NO_FLAGS) -> bytes:
+        flags = default_flags(opcode) | OpFlag.KEEP_CONNECTION | more
+        message: Message = self._client.request(opcode, body, time.time(), flags=flags, peer_version=CURRENT)
+        return octets_of(self._client.pack(message, None))
+
+
+class _Octets:
+    """A body that is written already."""
+
+    def __init__(self, octets: bytes) -> None:
+        self._octets = octets
+
+    def write(self, writer: Writer, _version: object) -> None:
+        writer.octets(self._octets)
+
+
+_NEW = Values(f"{PREFIX}/never".encode(), ())
+
+
+def main(kind: str, host: str, port: str, seconds: str) -> None:
+    counts: Counter[str] = Counter()
+    flood = Flood(Kind(kind), (host, int(port)), counts)
+    for number in range(CONNECTIONS):
+        source = f"127.30.{number % ADDRESSES}.1"
+        threading.Thread(target=flood.over_tcp, args=(source,), daemon=True).start()
+    threading.Thread(target=flood.over_udp, args=("127.30.100.1",), daemon=True).start()
+    print("begun", flush=True)
+    until = time.monotonic() + float(seconds)
+    while (now := time.monotonic()) < until or (not counts["over TCP"] and now < until + PATIENCE):
+        time.sleep(0.05)
+    print(json.dumps(counts), flush=True)
+    os._exit(0)  # in the middle of everything, as such people do
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

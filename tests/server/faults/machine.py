@@ -1,0 +1,84 @@
+"""The processes of a running server as the kernel sees them: which there are, and what they take."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.server.running import Serving
+
+PROC: Final = Path("/proc")
+PATIENCE: Final = 60.0
+"""Seconds to wait for what must happen: much more than on a loaded machine, less than for ever."""
+
+_MODULE = b"perseid.server."
+_TICKS = os.sysconf("SC_CLK_TCK")
+_KIB = 1024
+
+
+def processes(server: Serving) -> dict[str, list[int]]:
+    """The process ids of a server's children by what they are: `control` has one, `resolver` several."""
+    found: dict[str, list[int]] = {"control": [], "resolver": []}
+    for folder in PROC.iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            if int(fields[1]) == server.pid and fields[0] != "Z":
+                for word in words:
+                    if word.startswith(_MODULE):
+                        found.setdefault(word.removeprefix(_MODULE).decode(), []).append(int(folder.name))
+    return {role: sorted(pids) for role, pids in found.items()}
+
+
+def named(server: Serving) -> dict[str, int]:
+    """All processes of a server with a name each."""
+    found = {"supervisor": server.pid}
+    for role, pids in processes(server).items():
+        for number, pid in enumerate(pids):
+            found[role if role == "control" else f"{role}-{number}"] = pid
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a process takes, in octets."""
+
+    rss: int
+    """All its pages that are in memory, those of files and those it shares included."""
+    pss: int
+    """The same, with what is shared divided among those who share it."""
+    own: int
+    """What it has made itself and nobody else has: the part that grows where something is kept and never let go."""
+
+
+def memory(pid: int) -> Memory:
+    """What a process takes now."""
+    found: dict[str, int] = {}
+    for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        found[name] = int(rest.split()[0]) * _KIB
+    return Memory(found["Rss"], found["Pss"], found["Anonymous"])
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of a processor since its start."""
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(list((PROC / str(pid) / "fd").iterdir()))
+
+
+def eventually(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < end, f"not within {patience:.0f} s: {what}"
+        time.sleep(0.02)

@@ -1,0 +1,530 @@
+"""Who is believed over HTTP, in which order, for how long; and what those are asked who are not."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.encoding import from_base64, to_base64
+from perseid.records.private_keys import PrivateKey
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.identity import KeyHolder
+from perseid.registry.queries.resolve import Query
+from perseid.registry.results import Refused
+from perseid.server.http.auth import authentication
+from perseid.server.http.auth.authentication import Identified, denial, key_gone, proof_headers
+from perseid.server.http.auth.proofs import Unproved
+from perseid.server.http.auth.session_table import Session
+from perseid.server.http.messages import Client
+from perseid.server.native.authentication import KeyGone
+from perseid.server.native.steps import Kind
+from perseid.wire.codes import ResponseCode
+from tests.server.http.doorsteps import STRANGER, USER, Doorstep, basic_header, fields_of, handle_header, secret_at
+from tests.server.native.native_servers import ADMIN, BY_ADMINS, PREFIX, STD, URL
+from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET, SERVER_KEY
+
+SEC, RSA, DSA = f"301:{ADMIN}", f"300:{ADMIN}", f"302:{ADMIN}"
+CNONCE = bytes(range(16))
+NEW = Handle.parse(f"{PREFIX}/new")
+CREATE = Create(NEW, (URL, BY_ADMINS))
+SECRETS = ("own ", ADMIN)
+
+
+def digest_header(session: Session, who: str = SEC, secret: bytes = SECRET, **other: str) -> str:
+    signature = hashlib.sha256(secret + session.nonce + CNONCE + secret).digest()
+    fields: dict[str, Any] = {"id": who, "type": "HS_SECKEY", "cnonce": CNONCE, "alg": "SHA256", "signature": signature}
+    return handle_header(**({"sessionId": session.id} | fields | other))
+
+
+def key_header(session: Session, who: str = RSA, key: PrivateKey = RSA_KEY, alg: str = "SHA-256") -> str:
+    signature = key.sign(alg, session.nonce + CNONCE)
+    return handle_header(sessionId=session.id, id=who, type="HS_PUBKEY", cnonce=CNONCE, alg=alg, signature=signature)
+
+
+# Basic
+
+
+@pytest.mark.parametrize("name", [SEC, ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}"])
+def test_a_secret_proves_who_somebody_is(door: Doorstep, name: str) -> None:
+    identified = door.identify(basic_header(name, SECRET))
+    assert identified.problem is None
+    assert str(identified.who).upper() == SEC
+    assert identified.ambient, "browsers remember passwords"
+    assert identified.session is None
+    assert door.kinds == [Kind.READ]
+    door.carry_out(identified, CREATE)
+
+
+def test_an_identity_without_an_index_has_that_of_the_key(door: Doorstep) -> None:
+    """Deployed servers leave it at 0, which no administrator is."""
+    door.create(USER, secret_at(300, b"one"), secret_at(400, b"two"))
+    for secret, index in ((b"one", 300), (b"two", 400)):
+        identified = door.identify(basic_header(USER, secret))
+        assert isinstance(identified.who, KeyHolder)
+        assert identified.who.reference == ValueRef(index, USER)
+        assert identified.who.verified_index == index
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        (SEC, b"wrong"),
+        (SEC, b""),
+        (SEC, SECRET + b"x"),
+        (RSA, SECRET),
+        (RSA, RSA_KEY.public.to_bytes()),
+        (f"399:{ADMIN}", SECRET),
+        (f"301:{PREFIX}/nobody", SECRET),
+        ("301:nobody", SECRET),
+        (f"301:0.NA/{PREFIX}9", SECRET),
+    ],
+)
+def test_whatever_is_wrong_with_a_secret_the_same_is_said(door: Doorstep, name: str, secret: bytes) -> None:
+    reason = door.reason(basic_header(name, secret))
+    assert reason.replace(name, "NAME") == "the identity was not verified: the name was read as NAME"
+    assert door.kinds == [Kind.READ]
+    (verdict,) = door.verdicts
+    assert not verdict.right
+    assert verdict.own
+    assert verdict.secret_of == door.secrets[0]
+    assert verdict.secret_of == f"own {name.partition(':')[2]}".encode()
+
+
+def test_a_prefix_that_is_not_here_may_be_told(door: Doorstep) -> None:
+    for name in ("300:12345.9/x", "301:0.SITE/x"):
+        assert "not served here" in door.reason(basic_header(name, b"s"))
+
+
+def test_a_name_whose_colon_is_not_encoded_is_understood(door: Doorstep) -> None:
+    header = "Basic " + to_base64(f"301:{ADMIN}:".encode() + SECRET)
+    assert str(door.identify(header).who) == SEC
+    wrong = door.reason("Basic " + to_base64(f"301:{PREFIX}/a:b:secret".encode()))
+    assert "the name was read as" in wrong
+    assert "%3A" in wrong
+
+
+@pytest.mark.parametrize("header", ["Basic", "Basic ", "Basic ?", "basic\teDp5eg", "BASIC MzAwOnNlY3JldA=="])
+def test_what_is_no_name_and_secret_is_refused_without_looking(door: Doorstep, header: str) -> None:
+    reason = door.reason(header)
+    assert "%3A" in reason or "x" in reason
+    assert door.kinds in ([], [Kind.READ])
+
+
+def test_empty_secrets_prove_nothing(door: Doorstep) -> None:
+    door.create(USER, secret_at(300, b""))
+    assert "not verified" in door.reason(basic_header(f"300:{USER}", b""))
+
+
+def test_secrets_are_in_no_text(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
+    texts = []
+    with caplog.at_level(logging.DEBUG):
+        for header in (basic_header(SEC, SECRET), basic_header(SEC, b"opensesame-wrong"), "Basic " + to_base64(SECRET)):
+            identified = door.identify(header)
+            texts += [repr(identified), repr(door.verdicts), str(identified.problem)]
+    session = door.begin()
+    texts.append(repr(door.identify(digest_header(session))))
+    texts.append(repr(door.identify(digest_header(session, secret=b"opensesame-wrong"))))
+    assert SECRET.startswith(b"opensesame")
+    assert not any("opensesame" in text for text in [*texts, caplog.text])
+    assert not any(session.id in text for text in texts)
+
+
+# The Handle scheme
+
+
+@pytest.mark.parametrize("alg", ["MD5", "SHA1", "SHA-256"])
+def test_a_private_key_proves_who_somebody_is(door: Doorstep, alg: str) -> None:
+    for who, key in ((RSA, RSA_KEY), (ADMIN, RSA_KEY), (DSA, DSA_KEY), (ADMIN, DSA_KEY)):
+        if key is DSA_KEY and alg == "MD5":
+            continue
+        session = door.begin()
+        identified = door.identify(key_header(session, who, key, alg))
+        assert identified.problem is None
+        assert str(identified.who) == (RSA if key is RSA_KEY else DSA)
+        assert identified.session is session
+        assert session.claimed == who, "as it was written"
+        assert not identified.ambient
+    assert door.verdicts
+    assert all(verdict.right and verdict.secret_of is None for verdict in door.verdicts)
+    assert set(door.kinds) == {Kind.READ, Kind.VERIFY}
+
+
+def test_a_secret_proves_by_a_signature(door: Doorstep) -> None:
+    session = door.begin()
+    identified = door.identify(digest_header(session))
+    assert str(identified.who) == SEC
+    assert door.secrets == ["".join(SECRETS).encode()] * 2
+    door.carry_out(identified, CREATE)
+
+
+@pytest.mark.parametrize(
+    ("who", "key"),
+    [(RSA, RSA_KEYS[0]), (DSA, RSA_KEY), (SEC, RSA_KEY), (f"399:{ADMIN}", RSA_KEY), (f"300:{PREFIX}/nobody", RSA_KEY)],
+)
+def test_another_signature_proves_nothing(door: Doorstep, who: str, key: PrivateKey) -> None:
+    session = door.begin()
+    reason = door.reason(key_header(session, who, key))
+    assert reason.replace(who, "NAME") == "the identity was not verified: the id was read as NAME"
+    assert session.proved is None
+    assert [verdict.right for verdict in door.verdicts] == [False]
+
+
+def test_a_signature_about_another_session_proves_nothing(door: Doorstep) -> None:
+    mine, other = door.begin(), door.begin()
+    assert mine.nonce != other.nonce
+    header = digest_header(mine).replace(mine.id, other.id)
+    assert "not verified" in door.reason(header)
+
+
+def test_a_signature_without_a_session_cannot_be_right(door: Doorstep) -> None:
+    session = door.begin()
+    header = digest_header(session).replace(f'sessionId="{session.id}", ', "")
+    assert "nonce of a session" in door.reason(header)
+    assert door.kinds == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"version": "1"}, "version"),
+        ({"id": f"301:{ADMIN}"}, "missing: type, cnonce, alg, signature"),
+        ({"signature": "AAAA"}, "missing"),
+        ({"alg": "SHA-512"}, "missing"),
+    ],
+)
+def test_a_claim_that_cannot_be_understood_is_refused_in_its_session(
+    door: Doorstep, fields: dict[str, str], reason: str
+) -> None:
+    session = door.begin()
+    identified = door.identify(handle_header(sessionId=session.id, **fields))
+    assert identified.problem is not None
+    assert reason in identified.problem.reason
+    assert identified.session is session
+    assert door.kinds == []
+
+
+def test_weak_digests_are_a_setting(door: Doorstep) -> None:
+    door.configure(weak_digests=False)
+    session = door.begin()
+    assert "does not take SHA1" in door.reason(key_header(session, alg="SHA1"))
+    assert door.identify(key_header(session)).problem is None
+
+
+@pytest.mark.parametrize("header", ["Bearer x", "Digest username=x", "", "Handle a b", 'Handle a="b', "Handle\x80"])
+def test_other_schemes_and_other_headers_are_refused(door: Doorstep, header: str) -> None:
+    identified = door.identify(header)
+    assert identified.problem is not None
+    assert not identified.problem.told
+    assert identified.session is None
+    assert door.verdicts == []
+
+
+@given(
+    st.text(st.characters(codec="latin-1"), max_size=80)
+    | st.sampled_from(("Basic", "Handle")).flatmap(
+        lambda scheme: st.text(st.characters(codec="latin-1"), max_size=60).map(lambda rest: f"{scheme} {rest}")
+    )
+)
+@example("Handle id=%FF, type=HS_PUBKEY")
+@example('Handle sessionId=""')
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_header_brings_more_than_a_refusal(door: Doorstep, header: str) -> None:
+    identified = door.identify(header)
+    assert str(identified.who) == "anonymous"
+
+
+# Sessions
+
+
+def test_a_session_remembers_who_was_proved(door: Doorstep) -> None:
+    session = door.begin()
+    header = handle_header(sessionId=session.id)
+    before = door.identify(header)
+    assert (str(before.who), before.session, before.problem) == ("anonymous", session, None)
+    door.identify(digest_header(session))
+    door.kinds.clear()
+    identified = door.identify(header)
+    assert str(identified.who) == SEC
+    assert (identified.ambient, identified.session) == (False, session)
+    assert door.kinds == []
+    door.carry_out(identified, CREATE)
+
+
+def test_who_is_known_in_a_session_may_read_what_everybody_may(door: Doorstep) -> None:
+    """A session of the native protocol would demand a permission for public values too."""
+    door.create(USER, secret_at(300))
+    session = door.begin()
+    identified = door.identify(digest_header(session, f"300:{USER}", b"a secret"))
+    found = door.registry.resolve(Query(Handle.parse(STD), indexes=(1,)), identified.who)
+    assert [value.index for value in found.values] == [1]
+
+
+def test_the_header_that_proved_a_session_needs_no_second_proof(door: Doorstep) -> None:
+    session = door.begin()
+    header = key_header(session)
+    door.identify(header)
+    door.kinds.clear()
+    assert str(door.identify(header).who) == RSA
+    assert door.kinds == []
+    another = header.replace("Handle ", "Handle  ")
+    assert str(door.identify(another).who) == RSA
+    assert door.kinds == [Kind.READ, Kind.VERIFY], "that is not the same, octet by octet"
+    assert door.identify(header + ", x=y").problem is None
+
+
+def test_two_identities_in_one_session_follow_each_other(door: Doorstep) -> None:
+    session = door.begin()
+    door.identify(digest_header(session))
+    assert str(door.identify(key_header(session)).who) == RSA
+    plain = handle_header(sessionId=session.id)
+    assert str(door.identify(plain).who) == RSA
+    door.kinds.clear()
+    assert str(door.identify(digest_header(session)).who) == SEC
+    assert door.kinds == [Kind.READ, Kind.VERIFY], "it is not the one that counted last"
+    assert str(door.identify(plain).who) == SEC
+
+
+def test_a_wrong_proof_leaves_the_session_as_it_was(door: Doorstep) -> None:
+    session = door.begin()
+    door.identify(digest_header(session))
+    identified = door.identify(digest_header(session, secret=b"wrong"))
+    assert identified.problem is not None
+    assert identified.session is session
+    assert str(door.identify(handle_header(sessionId=session.id)).who) == SEC
+
+
+def test_an_unknown_session_is_refused_and_counts_as_a_guess(door: Doorstep) -> None:
+    session = door.begin()
+    door.identify(digest_header(session))
+    door.verdicts.clear()
+    for text in ("nope", "", "x" * 5000, session.id[:-1], session.id + "A", "ä"):
+        identified = door.identify(handle_header(sessionId=text))
+        assert identified.problem is not None
+        assert not identified.problem.told
+        assert identified.session is None
+    assert [verdict.right for verdict in door.verdicts] == [False] * 6
+    assert "no such session" in door.reason(digest_header(session).replace(session.id, "nope"))
+
+
+def test_a_session_ends_with_idleness(door: Doorstep) -> None:
+    session = door.begin()
+    header = digest_header(session)
+    door.identify(header)
+    door.now[0] += 1_800
+    assert door.identify(handle_header(sessionId=session.id)).problem is None
+    door.now[0] += 1_801
+    assert "no such session" in door.reason(header)
+    door.configure(session_timeout=60)
+    session = door.begin()
+    door.now[0] += 61
+    assert "no such session" in door.reason(handle_header(sessionId=session.id))
+
+
+@pytest.mark.parametrize("change", ["modify", "remove"])
+def test_a_session_ends_with_the_key_that_proved_it(door: Doorstep, change: str) -> None:
+    door.create(USER, secret_at(300), URL, Value(100, "HS_ADMIN", Admin(ValueRef(300, USER)).to_bytes()))
+    session = door.begin()
+    door.identify(digest_header(session, f"300:{USER}", b"a secret"))
+    identified = door.identify(handle_header(sessionId=session.id))
+    if change == "modify":
+        door.modify(USER, secret_at(300, b"another"))
+    else:
+        door.remove(USER, 300)
+    with pytest.raises(KeyGone) as gone:
+        door.carry_out(identified, Delete(Handle.parse(USER)))
+    asking = door.asking()
+    after = key_gone(asking, identified, gone.value)
+    assert str(after.who) == "anonymous"
+    assert after.problem is not None
+    assert "has changed" in after.problem.reason
+    answer = denial(asking, after)
+    assert (answer.status, answer.code) == (401, ResponseCode.AUTHENTICATION_FAILED)
+    assert fields_of(answer.headers[-1][1])["sessionid"] != session.id
+    assert "no such session" in door.reason(handle_header(sessionId=session.id))
+
+
+def test_the_header_that_proved_a_session_proves_nothing_without_the_key(door: Doorstep) -> None:
+    door.create(USER, secret_at(300), Value(100, "HS_ADMIN", Admin(ValueRef(300, USER)).to_bytes()))
+    session = door.begin()
+    header = digest_header(session, f"300:{USER}", b"a secret")
+    door.identify(header)
+    door.modify(USER, secret_at(300, b"another"))
+    identified = door.identify(header)
+    with pytest.raises(KeyGone):
+        door.carry_out(identified, Delete(Handle.parse(USER)))
+
+
+def test_a_proof_counts_only_while_the_key_is_there(door: Doorstep) -> None:
+    identified = door.identify(basic_header(SEC, SECRET))
+    door.modify(ADMIN, secret_at(301, b"another"))
+    with pytest.raises(KeyGone) as gone:
+        door.carry_out(identified, CREATE)
+    assert key_gone(door.asking(), identified, gone.value).problem is not None
+    with door.registry.facts() as facts:
+        assert not facts.held(NEW).exists
+
+
+def test_an_identity_may_do_what_it_may_and_no_more(door: Doorstep) -> None:
+    door.create(USER, secret_at(300))
+    identified = door.identify(basic_header(f"300:{USER}", b"a secret"))
+    with pytest.raises(Refused) as refused:
+        door.carry_out(identified, CREATE)
+    assert refused.value.code is ResponseCode.INVALID_ADMIN
+
+
+# Where others read along
+
+
+@pytest.mark.parametrize(
+    "client",
+    [Client(STRANGER), Client("127.0.0.1"), Client(STRANGER, trusted=True)],
+    ids=["plain", "passed on", "proxy"],
+)
+def test_over_plain_http_nothing_is_looked_at(door: Doorstep, client: Client) -> None:
+    session = door.begin()
+    door.identify(digest_header(session))
+    door.kinds.clear()
+    door.verdicts.clear()
+    for header in (basic_header(SEC, SECRET), basic_header(SEC, b"x"), handle_header(sessionId=session.id), "Bearer x"):
+        identified = door.identify(header, client=client)
+        assert identified == Identified()
+        answer = denial(door.asking(header, client=client), identified)
+        assert (answer.status, answer.code, answer.headers) == (403, ResponseCode.AUTHENTICATION_NEEDED, ())
+        assert "TLS" in answer.message
+        assert "machine" in answer.message
+        assert door.challenge(header, client=client) == ()
+    assert (door.kinds, door.verdicts) == ([], [])
+
+
+def test_on_the_machine_itself_plain_http_does(door: Doorstep) -> None:
+    client = Client("127.0.0.1", local=True)
+    assert str(door.identify(basic_header(SEC, SECRET), client=client).who) == SEC
+
+
+# What somebody is asked
+
+
+def lines(door: Doorstep, authorization: str | None = None, **how: Any) -> list[str]:
+    found = door.challenge(authorization, **how)
+    assert {name for name, _ in found} <= {"WWW-Authenticate"}
+    return [value for _, value in found]
+
+
+def test_whoever_needs_an_identity_is_offered_both_ways_in_two_headers(door: Doorstep) -> None:
+    first, second = lines(door)
+    assert first == 'Basic realm="handle"'
+    fields = fields_of(second)
+    assert list(fields) == ["sessionid", "nonce"]
+    session = door.table.find(fields["sessionid"], door.now[0])
+    assert session is not None
+    assert from_base64(fields["nonce"], "nonce") == session.nonce
+    assert len(session.nonce) == 16
+    assert door.identify(digest_header(session)).problem is None, "and may answer it"
+
+
+def test_a_challenge_in_a_session_is_about_that_session(door: Doorstep) -> None:
+    session = door.begin()
+    (line,) = lines(door, handle_header(sessionId=session.id))
+    assert fields_of(line) == {"sessionid": session.id, "nonce": session.nonce_text}
+    assert len(door.table) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "more", "offered"),
+    [
+        (None, {}, True),
+        (None, {"x_requested_with": "XMLHttpRequest"}, False),
+        (None, {"x_requested_with": "fetch"}, True),
+        ("Basic eDp5", {"x_requested_with": "XMLHttpRequest"}, True),
+        ("Bearer x", {}, False),
+        ("Handle", {}, False),
+        ('Handle sessionId="nope"', {}, False),
+    ],
+)
+def test_basic_is_not_offered_to_who_does_not_want_it(
+    door: Doorstep, header: str | None, more: dict[str, str], offered: bool
+) -> None:
+    assert len(lines(door, header, **more)) == 1 + offered
+
+
+def test_a_challenge_says_what_was_wrong_as_ascii(door: Doorstep) -> None:
+    wrong = lines(door, basic_header("300:12345/ü", b"x"))[-1]
+    assert wrong.isascii()
+    assert "not served here" in fields_of(wrong)["error"]
+    for silent in ("Bearer x", 'Handle sessionId="nope"', "Handle ="):
+        assert "error" not in fields_of(lines(door, silent)[-1])
+
+
+def test_denials_have_the_codes_of_the_protocol(door: Doorstep) -> None:
+    needed = denial(door.asking(), door.identify())
+    assert (needed.status, needed.code) == (401, ResponseCode.AUTHENTICATION_NEEDED)
+    header = basic_header(SEC, b"wrong")
+    failed = denial(door.asking(header), door.identify(header))
+    assert (failed.status, failed.code) == (401, ResponseCode.AUTHENTICATION_FAILED)
+    assert SEC in failed.message
+
+
+def test_the_server_proves_itself_to_who_asks(door: Doorstep) -> None:
+    session = door.begin()
+    for header in (handle_header(cnonce=CNONCE), handle_header(sessionId=session.id, cnonce=CNONCE)):
+        door.kinds.clear()
+        identified = door.identify(header)
+        assert identified.problem is None
+        assert door.kinds == [Kind.SIGN]
+        ((name, line),) = proof_headers(identified)
+        assert name == "WWW-Authenticate"
+        fields = fields_of(line)
+        assert list(fields) == ["sessionid", "nonce", "serveralg", "serversignature"]
+        assert fields["serveralg"] == "SHA-256"
+        signed = from_base64(fields["nonce"], "nonce") + CNONCE
+        assert SERVER_KEY.public.verify("SHA-256", from_base64(fields["serversignature"], "signature"), signed)
+        asking = door.asking(header)
+        assert authentication.challenge_headers(asking, identified) == ((name, line),)
+    assert proof_headers(door.identify()) == ()
+    assert proof_headers(door.identify(key_header(session))) == (), "a nonce of a claim asks for nothing"
+    assert "base64" in door.reason('Handle cnonce="?"')
+
+
+def test_no_message_of_the_native_protocol_can_be_signed_that_way(door: Doorstep) -> None:
+    """They begin with a version or an opcode, and other signed things with a letter."""
+    assert all(door.begin().nonce[0] & 0x80 for _ in range(20))
+
+
+def test_what_is_asked_for_by_many_at_a_time_is_each_ones_own(door: Doorstep) -> None:
+    async def both() -> list[Identified]:
+        tasks = [
+            authentication.identify(door.asking(basic_header(SEC, secret))) for secret in (SECRET, b"wrong", SECRET)
+        ]
+        return await asyncio.gather(*tasks)
+
+    first, second, third = asyncio.run(both())
+    assert (str(first.who), str(third.who)) == (SEC, SEC)
+    assert isinstance(second.problem, Unproved)
+
+
+def test_hmac_and_derived_keys_prove_as_well(door: Doorstep) -> None:
+    session = door.begin()
+    signed = session.nonce + CNONCE
+    derived = hashlib.pbkdf2_hmac("sha1", SECRET, b"saltsalt", 1000, 20)
+    proofs: list[dict[str, str | bytes]] = [
+        {"alg": "HMAC-SHA256", "signature": hmac.digest(SECRET, signed, "sha256")},
+        {"alg": "HMAC-SHA1", "signature": hmac.digest(SECRET, signed, "sha1")},
+        {
+            "alg": "PBKDF2WithHmacSHA1",
+            "signature": hmac.digest(derived, signed, "sha1"),
+            "salt": b"saltsalt",
+            "iterations": "1000",
+            "length": "160",
+        },
+    ]
+    for fields in proofs:
+        header = handle_header(sessionId=session.id, id=SEC, type="HS_SECKEY", cnonce=CNONCE, **fields)
+        assert str(door.identify(header).who) == SEC

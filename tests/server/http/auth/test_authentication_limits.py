@@ -1,0 +1,186 @@
+"""Guessing has an end: an address that fails often, and a secret that many try, are not looked at for a while."""
+
+import hashlib
+from asyncio import gather, run
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import urlencode
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.encoding import to_base64
+from perseid.records.site import Transport
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.settings import Config
+from perseid.server.http import context
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.native.steps import Guess, Work
+from perseid.server.processes.pools import Pools
+from tests.registry.registries import OPERATOR
+from tests.server.http.client_certificates import named
+from tests.server.http.contexts import Harness, header_of, recorded_harness
+from tests.server.http.doorsteps import basic_header, handle_header, secret_at
+from tests.server.native.native_servers import ADMIN, PREFIX
+from tests.wire.key_material import RSA_KEYS, SECRET
+
+SEC = f"301:{ADMIN}"
+USER = f"{PREFIX}/user"
+HIDDEN = f"/api/handles/{PREFIX}/vec-std?index=50"
+PUBLIC = f"/api/handles/{PREFIX}/vec-std?index=1"
+MOST = 5
+"""Failures that are let pass."""
+
+HOME, ATTACKER, ELSEWHERE = "192.0.2.1", "198.51.100.1", "203.0.113.1"
+
+
+class Limited:
+    """A server whose work is done in real pools, and whose clock stands still until it is moved."""
+
+    def __init__(self, server: Harness) -> None:
+        self.now = 1_000.0
+        self.pools = Pools(Config.parse(f"[limits]\nfailed_proofs = {MOST}", {}), lambda: self.now)
+
+        async def do(work: Work, client: Client) -> object:
+            return await self.pools.do(work, client.host, Transport.HTTPS)
+
+        server.service.place = replace(server.place, do=do, judge=context.by(self.pools))
+        self.server = server
+
+    def basic(self, secret: bytes = SECRET, who: str = SEC, host: str = ATTACKER) -> Response:
+        return self.server.get(HIDDEN, headers={"Authorization": basic_header(who, secret)}, host=host)
+
+    def verification(self, secret: bytes, host: str = ATTACKER) -> Response:
+        signature = to_base64(hashlib.sha1(secret + b"nn" + secret).digest())
+        fields = {"nonce": to_base64(b"n"), "cnonce": to_base64(b"n"), "alg": "SHA1", "signature": signature}
+        return self.server.get(f"/api/verifications/{SEC}?{urlencode(fields)}", host=host)
+
+
+@pytest.fixture
+def limited() -> Iterator[Limited]:
+    with recorded_harness() as server:
+        made = Limited(server)
+        yield made
+        made.pools.close()
+
+
+def test_an_address_that_guesses_is_not_looked_at_any_more(limited: Limited) -> None:
+    for _ in range(MOST):
+        assert limited.basic(b"guess", f"301:{PREFIX}/a").status == 401
+    answer = limited.basic(SECRET)
+    assert answer.status == 503, "not even the right one"
+    assert header_of(answer, "Retry-After") is not None
+    assert limited.server.get(PUBLIC, host=ATTACKER).status == 200
+    assert limited.basic(SECRET, host=HOME).status == 200
+    limited.now += 60
+    assert limited.basic(SECRET).status == 200
+
+
+def test_many_addresses_do_not_give_many_guesses(limited: Limited) -> None:
+    assert limited.basic(host=HOME).status == 200
+    for number in range(MOST):
+        assert limited.basic(b"guess", host=f"198.51.100.{number}").status == 401
+    for secret in (b"guess", SECRET):
+        assert limited.basic(secret, host=ELSEWHERE).status == 503
+        assert limited.basic(secret, ADMIN, host=ELSEWHERE).status == 503, "by any index"
+        assert limited.basic(secret, SEC.lower(), host=ELSEWHERE).status == 503, "in any letters"
+    assert limited.basic(host=HOME).status == 200, "whoever proved it there before is no stranger"
+    limited.now += 60
+    assert limited.basic(host=ELSEWHERE).status == 200
+
+
+def test_others_are_not_touched(limited: Limited) -> None:
+    limited.server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
+    for number in range(MOST):
+        limited.basic(b"guess", host=f"198.51.100.{number}")
+    assert limited.basic(b"a secret", f"300:{USER}", host=ELSEWHERE).status == 403, "known, and not allowed"
+
+
+def test_the_same_is_said_of_secrets_that_are_not_there(limited: Limited) -> None:
+    for number in range(MOST):
+        limited.basic(b"guess", f"300:{PREFIX}/nobody", host=f"198.51.100.{number}")
+    assert limited.basic(b"guess", f"300:{PREFIX}/nobody", host=ELSEWHERE).status == 503
+
+
+def test_signatures_made_with_secrets_count_as_well(limited: Limited) -> None:
+    for number in range(MOST):
+        host = f"198.51.100.{number}"
+        session = limited.server.place.sessions.begin(host, limited.server.place.time())
+        header = handle_header(
+            sessionId=session.id, id=SEC, type="HS_SECKEY", cnonce=bytes(8), alg="SHA256", signature=bytes(32)
+        )
+        assert limited.server.get(PUBLIC, headers={"Authorization": header}, host=host).status == 401
+    assert limited.basic(host=ELSEWHERE).status == 503
+
+
+def test_wrong_signatures_of_public_keys_count_for_the_address_alone(limited: Limited) -> None:
+    session = limited.server.place.sessions.begin(ATTACKER, limited.server.place.time())
+    signature = RSA_KEYS[0].sign("SHA-256", session.nonce + bytes(8))
+    header = handle_header(
+        sessionId=session.id, id=f"300:{ADMIN}", type="HS_PUBKEY", cnonce=bytes(8), alg="SHA256", signature=signature
+    )
+    asked = {"headers": {"Authorization": header}, "host": ATTACKER}
+    for _ in range(MOST):
+        assert limited.server.get(PUBLIC, **asked).status == 401
+    assert limited.server.get(PUBLIC, **asked).status == 503
+    assert limited.server.get(PUBLIC, headers={"Authorization": header}, host=HOME).status == 401
+
+
+def test_unknown_sessions_count(limited: Limited) -> None:
+    for _ in range(MOST):
+        header = {"Authorization": handle_header(sessionId="nope")}
+        assert limited.server.get(PUBLIC, headers=header, host=ATTACKER).status == 401
+    assert limited.basic().status == 503
+
+
+def test_certificates_do_not(limited: Limited) -> None:
+    for _ in range(MOST + 1):
+        answer = limited.server.get(PUBLIC, host=ATTACKER, certificate=named(f"300:{ADMIN}", RSA_KEYS[0]))
+        assert answer.status == 401
+    assert limited.basic().status == 200
+
+
+def test_verifications_are_limited_with_those_of_the_native_protocol(limited: Limited) -> None:
+    assert limited.verification(SECRET, HOME).status == 200
+    for number in range(MOST - 1):
+        assert limited.verification(b"guess", f"198.51.100.{number}").status == 200
+    limited.pools.guessed(Guess(ADMIN.encode(), right=False), "198.51.100.99", Transport.TCP)
+    assert limited.verification(SECRET, ELSEWHERE).status == 503
+    assert limited.verification(SECRET, HOME).status == 200, "a server that had a right answer verified"
+    assert limited.basic(host=ELSEWHERE).status == 200, "and nobody is locked out by it who comes here"
+
+
+def test_an_address_that_has_verified_wrong_answers_proves_nothing_either(limited: Limited) -> None:
+    for _ in range(MOST):
+        limited.verification(b"guess")
+    assert limited.basic().status == 503
+
+
+def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
+    budgets = limited.pools._budgets
+
+    def is_known(host: str) -> bool:
+        return budgets.is_known(budgets.whose(host), udp=False)
+
+    limited.basic(b"guess")
+    limited.verification(SECRET)
+    assert not is_known(ATTACKER)
+    limited.basic(host=HOME)
+    assert is_known(HOME)
+    assert not is_known(ELSEWHERE)
+    limited.server.get(PUBLIC, host=ELSEWHERE, certificate=named(f"300:{ADMIN}"))
+    assert is_known(ELSEWHERE)
+    assert not budgets.is_known(budgets.whose(HOME), udp=True)
+
+
+def test_what_takes_long_is_paid_for_before_it_is_begun(limited: Limited) -> None:
+    """A secret may be derived in many rounds. Who asks for many of these at once gets one, and others need not wait."""
+    fields = {"nonce": "AAAA", "cnonce": "AAAA", "signature": "AAAA", "salt": "AAAA", "length": "160"}
+
+    async def many(rounds: int, host: str) -> list[int]:
+        query = urlencode({**fields, "alg": "PBKDF2-HMAC-SHA1", "iterations": str(rounds)})
+        request = Request("GET", f"/api/verifications/{SEC}?{query}".encode(), client=Client(host, secure=True))
+        return sorted([each.status for each in await gather(*[limited.server.answer(request) for _ in range(4)])])
+
+    assert run(many(400_000, ATTACKER)) == [200, 503, 503, 503]
+    assert run(many(10, HOME)) == [200] * 4, "for little work there is room for all"

@@ -1,0 +1,125 @@
+"""What a browser sends by itself changes nothing that a page of somebody else has it ask for.
+
+The recorded state is used, in which the key 300 of the prefix is an RSA key and 301 a secret.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.http.client_certificates import UID, certificate
+from tests.server.http.contexts import PUBLIC_URL, Harness, basic, in_session, json_of, recorded_harness
+from tests.server.native.native_servers import ADMIN, PREFIX
+from tests.wire.key_material import SECRET
+
+TARGET = f"/api/handles/{PREFIX}/new"
+OWNER = {"format": "admin", "value": {"handle": ADMIN, "index": 200, "permissions": "*"}}
+BODY = json.dumps(
+    [{"index": 1, "type": "URL", "data": "https://example.org/"}, {"index": 100, "type": "HS_ADMIN", "data": OWNER}]
+)
+JSON = {"Content-Type": "application/json"}
+PASSWORD: dict[str, Any] = {"headers": basic(f"301:{ADMIN}", SECRET)}
+CERTIFICATE: dict[str, Any] = {"headers": {}, "certificate": certificate((UID, f"300:{ADMIN}"))}
+AMBIENT = pytest.mark.parametrize("who", [PASSWORD, CERTIFICATE], ids=["password", "certificate"])
+
+FOREIGN = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": f"http://{PUBLIC_URL.partition('//')[2]}"},
+    {"Origin": f"{PUBLIC_URL}.evil.example"},
+    {"Origin": "https://evil.example", "Host": "hdl.example.org"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "Cross-Site", "Origin": PUBLIC_URL},
+    {"Sec-Fetch-Site": "same-site"},
+]
+OWN: list[dict[str, str]] = [
+    {},
+    {"Origin": PUBLIC_URL},
+    {"Origin": PUBLIC_URL.upper()},
+    {"Origin": "https://other.example:8000", "Host": "other.example:8000"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": PUBLIC_URL},
+    {"Sec-Fetch-Site": "none"},
+]
+
+
+@pytest.fixture
+def recorded() -> Iterator[Harness]:
+    with recorded_harness() as made:
+        yield made
+
+
+def ask(server: Harness, who: dict[str, Any], method: str, target: str, headers: dict[str, str], body: str = "") -> Any:
+    return server.ask(method, target, body, **(who | {"headers": who["headers"] | headers}))
+
+
+def refused(answer: Any) -> bool:
+    return answer.status == 403 and json_of(answer)["responseCode"] == 402 and "browser" in json_of(answer)["message"]
+
+
+@AMBIENT
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_a_page_of_another_site_changes_nothing(
+    recorded: Harness, who: dict[str, Any], headers: dict[str, str]
+) -> None:
+    answer = ask(recorded, who, "PUT", TARGET, JSON | headers, BODY)
+    assert refused(answer)
+    assert json_of(answer)["handle"] == f"{PREFIX}/new"
+    assert not list(answer.values("WWW-Authenticate")), "no box for a password is opened"
+    assert refused(ask(recorded, who, "DELETE", f"/api/handles/{PREFIX}/vec-std", headers))
+    assert refused(ask(recorded, who, "DELETE", f"/api/handles/{PREFIX}/vec-std?index=1", headers))
+    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers))
+    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", JSON | headers, "{}"))
+    assert refused(ask(recorded, who, "DELETE", f"/api/prefixes/{PREFIX}", headers))
+    assert recorded.get(TARGET).status == 404
+    assert recorded.get(f"/api/handles/{PREFIX}/vec-std").status == 200
+
+
+@AMBIENT
+@pytest.mark.parametrize("headers", OWN, ids=str)
+def test_programs_and_pages_of_our_own_change_what_they_may(
+    recorded: Harness, who: dict[str, Any], headers: dict[str, str]
+) -> None:
+    assert ask(recorded, who, "PUT", TARGET, JSON | headers, BODY).status == 201
+    assert ask(recorded, who, "DELETE", TARGET, headers).status == 200
+    assert ask(recorded, who, "POST", "/api/prefixes/777", JSON | headers, "{}").status == 200
+
+
+@AMBIENT
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Type": ""},
+        {"Origin": PUBLIC_URL},
+        {"Sec-Fetch-Site": "same-origin"},
+    ],
+    ids=str,
+)
+def test_no_form_changes_anything(recorded: Harness, who: dict[str, Any], headers: dict[str, str]) -> None:
+    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers))
+    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers, "prefix=777"))
+    assert "0.NA/777" not in json_of(ask(recorded, who, "GET", "/api/prefixes", {}))["prefixes"]
+
+
+@AMBIENT
+def test_a_program_homes_a_prefix_without_a_body(recorded: Harness, who: dict[str, Any]) -> None:
+    assert ask(recorded, who, "POST", "/api/prefixes/777", {}).status == 200
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_what_a_script_says_itself_counts_from_everywhere(recorded: Harness, headers: dict[str, str]) -> None:
+    """A session is written into the request by whoever has proved who they are in it."""
+    session: dict[str, Any] = {"headers": in_session(recorded, f"301:{ADMIN}", SECRET.decode())}
+    assert ask(recorded, session, "PUT", TARGET, JSON | headers, BODY).status == 201
+    assert ask(recorded, session, "DELETE", TARGET, headers).status == 200
+
+
+@AMBIENT
+def test_reading_is_not_changing(recorded: Harness, who: dict[str, Any]) -> None:
+    for headers in FOREIGN:
+        assert ask(recorded, who, "GET", f"/api/handles/{PREFIX}/vec-std", headers).status == 200
+        assert ask(recorded, who, "POST", f"/api/handles/{PREFIX}/vec-std", headers).status == 200

@@ -1,0 +1,121 @@
+"""Changes on a condition: nobody overwrites what they have not seen."""
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.registry.commands.conditions import Condition, Conditional, ConditionFailed
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.snapshot import Held
+from tests.server.http.contexts import Harness, basic, header_of, json_of
+from tests.server.installations import OPERATOR, PREFIX
+
+NEW = f"/api/handles/{PREFIX}/new"
+N0 = f"/api/handles/{PREFIX}/n0"
+ADMIN = {
+    "index": 100,
+    "type": "HS_ADMIN",
+    "data": {"format": "admin", "value": {"handle": f"0.NA/{PREFIX}", "index": 300, "permissions": "*"}},
+}
+
+
+def url(text: str) -> dict[str, object]:
+    return {"index": 1, "type": "URL", "data": text}
+
+
+def tag_of(server: Harness, target: str = N0, **how: object) -> str:
+    tag = header_of(server.get(target, **how), "ETag")
+    assert tag is not None
+    return tag
+
+
+def put(server: Harness, target: str, text: str, **conditions: str) -> int:
+    headers = {**basic(), **{name.replace("_", "-"): value for name, value in conditions.items()}}
+    return server.put(target, [url(text), ADMIN], headers=headers).status
+
+
+def test_who_has_seen_the_record_as_it_is_may_replace_it(server: Harness) -> None:
+    for headers in ({}, basic()):
+        tag = tag_of(server, headers=headers)
+        assert put(server, N0, f"after {tag}", If_Match=tag) == 200
+    assert put(server, N0, "whatever", If_Match="*") == 200
+
+
+def test_who_has_not_seen_the_last_change_may_not(server: Harness) -> None:
+    old = tag_of(server), tag_of(server, headers=basic())
+    assert put(server, N0, "changed") == 200
+    for tag in old:
+        answer = server.put(N0, [url("lost"), ADMIN], headers={**basic(), "If-Match": f'"x", {tag}'})
+        plain = json_of(answer)
+        assert (answer.status, plain["responseCode"], plain["handle"]) == (412, 2, f"{PREFIX}/n0")
+        assert "changed since" in plain["message"]
+        assert server.delete(N0, headers={**basic(), "If-Match": tag}).status == 412
+        assert server.delete(f"{N0}?index=1", headers={**basic(), "If-Match": tag}).status == 412
+        answer = server.put(f"{N0}?index=1", [url("lost")], headers={**basic(), "If-Match": tag})
+        assert answer.status == 412
+    assert json_of(server.get(N0))["values"][0]["data"]["value"] == "changed"
+    assert server.delete(N0, headers={**basic(), "If-Match": tag_of(server)}).status == 200
+
+
+def test_a_name_is_made_only_if_it_is_new(server: Harness) -> None:
+    assert put(server, NEW, "first", If_None_Match="*") == 201
+    answer = server.put(NEW, [url("second"), ADMIN], headers={**basic(), "If-None-Match": "*"})
+    assert (answer.status, json_of(answer)["responseCode"]) == (412, 101)
+    assert put(server, f"{NEW}2", "x", If_Match="*") == 412
+    assert put(server, f"{NEW}2", "x", If_Match='"x"') == 412
+    assert put(server, f"{NEW}2", "x", If_None_Match='"x"') == 201
+    assert put(server, NEW, "third", If_None_Match=tag_of(server, NEW)) == 412
+    assert put(server, NEW, "third", If_None_Match='"x"') == 200
+
+
+def test_whoever_may_not_make_the_change_learns_nothing_from_the_condition(server: Harness) -> None:
+    for target in (N0, NEW):
+        answer = server.put(target, [url("x")], headers={"If-Match": '"x"'})
+        assert (answer.status, json_of(answer)["responseCode"]) == (401, 402)
+
+
+@pytest.mark.parametrize("text", ["abc", '"abc', '"a" "b"', "*, *", '"a",b', "W/", "'a'"])
+def test_a_condition_that_cannot_be_read_is_malformed(server: Harness, text: str) -> None:
+    for name in ("If-Match", "If-None-Match"):
+        answer = server.put(NEW, [url("x")], headers={**basic(), name: text})
+        assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
+    assert server.get(NEW).status == 404
+
+
+def test_the_condition_is_decided_with_the_change(server: Harness) -> None:
+    """In the registry, so that it holds at commit: whoever comes in between makes it be decided again."""
+    name = Handle.parse(f"{PREFIX}/n0")
+    registry = server.registry
+    tag = tag_of(server).strip('"')
+    inside: list[int] = []
+
+    class ComingBetween(Condition):
+        def check(self, held: Held) -> None:
+            if not inside:
+                inside.append(1)
+                registry.do(Create(name, (), overwrite=True), OPERATOR, "cli")
+            super().check(held)
+
+    with pytest.raises(ConditionFailed):
+        registry.do(Conditional(Delete(name), name, ComingBetween(any_of=[tag])), OPERATOR, "cli")
+    assert server.get(N0).status == 200, "it was emptied, and not deleted"
+
+
+def test_what_a_server_says_about_itself_is_new_each_time(server: Harness) -> None:
+    """A tag would stand for a state that there never is again."""
+    target = "/api/handles/0.SITE/status"
+    answer = server.get(target, headers=basic())
+    assert (answer.status, header_of(answer, "ETag")) == (200, None)
+    assert server.get(target, headers={**basic(), "If-None-Match": "*"}).status == 200
+
+
+def test_a_tag_of_the_past_is_none_of_today(server: Harness) -> None:
+    """Both have one address, where a time is named in a header, and the answer about the past says more."""
+    time = {"Accept-Datetime": "Thu, 01 Jan 2037 00:00:00 GMT"}
+    now, then = server.get(N0), server.get(N0, headers=time)
+    assert now.body != then.body
+    for shown, how in ((now, time), (then, {})):
+        tag = header_of(shown, "ETag") or ""
+        assert server.get(N0, headers={**how, "If-None-Match": tag}).status == 200
+    for shown, how in ((now, {}), (then, time)):
+        tag = header_of(shown, "ETag") or ""
+        assert server.get(N0, headers={**how, "If-None-Match": tag}).status == 304

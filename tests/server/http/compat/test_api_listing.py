@@ -1,0 +1,207 @@
+"""Listing the names of a prefix: by page, all at once, and behind a place."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.value import Value
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.setup import with_group
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries import history, listing
+from perseid.server.http.compat import listing as api_listing
+from perseid.server.http.connection.responses import head_of
+from perseid.server.http.messages import Client, Request
+from tests.server.http.contexts import STRANGER, Harness, basic, harness, in_session, json_of
+from tests.server.installations import OPERATOR, PREFIX
+
+ALL = sorted(
+    [f"{PREFIX}/n{number}" for number in range(50)] + [f"{PREFIX}/{name}" for name in ("long", "longer", "private")]
+)
+LIST = f"/api/handles?prefix={PREFIX}"
+
+
+def listed(server: Harness, target: str, **how: Any) -> dict[str, Any]:
+    answer = server.get(target, **({"headers": basic()} | how))
+    assert answer.status == 200, answer.body
+    plain: dict[str, Any] = json_of(answer)
+    return plain
+
+
+def test_a_page_has_a_number(shared: Harness) -> None:
+    assert listed(shared, f"{LIST}&page=0&pageSize=3") == {
+        "responseCode": 1,
+        "prefix": PREFIX,
+        "totalCount": "53",
+        "page": 0,
+        "pageSize": 3,
+        "handles": ALL[:3],
+    }
+    assert listed(shared, f"{LIST}&page=2&pageSize=20")["handles"] == ALL[40:]
+    assert listed(shared, f"{LIST}&page=9&pageSize=20")["handles"] == []
+    assert listed(shared, f"{LIST}&page=2147483647&pageSize=2147483647")["handles"] == []
+
+
+def test_all_pages_together_are_everything(shared: Harness) -> None:
+    pages = [listed(shared, f"{LIST}&page={page}&pageSize=7")["handles"] for page in range(8)]
+    assert [name for page in pages for name in page] == ALL
+
+
+def test_a_page_of_nothing_counts(shared: Harness) -> None:
+    found = listed(shared, f"{LIST}&page=0&pageSize=0")
+    assert (found["totalCount"], found["handles"], found["pageSize"]) == ("53", [], 0)
+
+
+@pytest.mark.parametrize("query", ["", "&page=1", "&pageSize=0", "&page=-1&pageSize=5", "&page=0&pageSize=-1"])
+def test_without_both_numbers_everything_is_listed(shared: Harness, query: str) -> None:
+    found = listed(shared, LIST + query)
+    assert found == {"responseCode": 1, "prefix": PREFIX, "totalCount": "53", "handles": ALL}
+
+
+@pytest.mark.parametrize("query", ["&page=x", "&pageSize=", "&page=0&pageSize=1.5", "&after=x", "&after=", "&after=-1"])
+def test_what_is_no_number_is_malformed(shared: Harness, query: str) -> None:
+    answer = shared.get(LIST + query, headers=basic())
+    assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
+
+
+def test_the_prefix_is_repeated_as_it_was_written(shared: Harness) -> None:
+    for written in (PREFIX, f"0.NA/{PREFIX}", f"0.na/{PREFIX}"):
+        found = listed(shared, f"/api/handles/?prefix={written}&page=0&pageSize=1")
+        assert (found["prefix"], found["handles"]) == (written, ALL[:1])
+
+
+def test_names_come_as_they_were_written_in_the_order_of_their_keys(server: Harness) -> None:
+    for name in ("B", "a", "Ä", "_"):
+        server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), (Value.text(1, "X", "x"),)), OPERATOR, "cli")
+    found = listed(server, LIST)["handles"]
+    assert [name for name in found if len(name) == len(PREFIX) + 2] == [
+        f"{PREFIX}/{name}" for name in ("a", "B", "_", "Ä")
+    ]
+
+
+def test_deleted_names_are_not_listed_and_hidden_ones_to_administrators(server: Harness) -> None:
+    server.delete(f"/api/handles/{PREFIX}/n0", headers=basic())
+    hidden = Create(Handle.parse(f"{PREFIX}/hidden"), (), published=False)
+    server.registry.do(hidden, OPERATOR, "cli")
+    found = listed(server, LIST)
+    assert f"{PREFIX}/n0" not in found["handles"]
+    assert f"{PREFIX}/hidden" in found["handles"]
+    assert found["totalCount"] == str(len(found["handles"])) == "53"
+
+
+def test_who_may_list(shared: Harness) -> None:
+    answer = shared.get(LIST)
+    assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (401, 402, PREFIX)
+    assert "prefix" not in json_of(answer)
+    assert shared.get(LIST, headers=basic(), secure=False).status == 403
+    for prefix in ("99999", f"{PREFIX}/", f"{PREFIX}/n"):
+        answer = shared.get(f"/api/handles?prefix={prefix}")
+        assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (400, 301, prefix)
+
+
+def test_listing_can_be_turned_off() -> None:
+    with harness(listing_allowed=False) as server:
+        answer = server.get(LIST, headers=basic())
+        assert (answer.status, json_of(answer)["responseCode"]) == (501, 5)
+
+
+def test_behind_a_place(shared: Harness) -> None:
+    names: list[str] = []
+    after, pages = "0", 0
+    while after:
+        found = listed(shared, f"{LIST}&after={after}&pageSize=20")
+        names += found["handles"]
+        after, pages = found.get("next", ""), pages + 1
+    assert names == ALL
+    assert pages == 3
+    answer = shared.get(f"{LIST}&after=999999999", headers=basic())
+    assert (answer.status, json_of(answer)["responseCode"]) == (400, 202)
+
+
+def test_names_that_are_made_meanwhile_do_not_move_what_is_behind_a_place(server: Harness) -> None:
+    first = listed(server, f"{LIST}&after=0&pageSize=10")
+    for name in ("aaa", "zzz"):
+        server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), ()), OPERATOR, "cli")
+    rest = listed(server, f"{LIST}&after={first['next']}&pageSize=1000")
+    assert first["handles"] + rest["handles"] == [*ALL, f"{PREFIX}/zzz"]
+
+
+def test_post_and_head_list_too(shared: Harness) -> None:
+    json_type = {**basic(), "Content-Type": "application/json"}
+    body = json.dumps({"prefix": PREFIX, "page": 0, "pageSize": 2})
+    assert json_of(shared.post("/api/handles", body, headers=json_type))["handles"] == ALL[:2]
+    assert shared.head(LIST, headers=basic()).status == 200
+
+
+def test_with_a_name_in_the_path_the_prefix_does_not_matter(shared: Harness) -> None:
+    assert json_of(shared.get(f"/api/handles/{PREFIX}/n0?prefix={PREFIX}"))["responseCode"] == 1
+
+
+# What is long is read while it is sent
+
+
+@pytest.mark.parametrize("query", ["", "&pretty", "&callback=f", "&pretty&callback=f"])
+@pytest.mark.parametrize("numbers", ["", "&page=0&pageSize=40", "&page=1&pageSize=15", "&page=0&pageSize=53"])
+def test_a_long_list_is_the_same_in_pieces(
+    shared: Harness, monkeypatch: pytest.MonkeyPatch, query: str, numbers: str
+) -> None:
+    headers = in_session(shared)
+    whole = shared.get(LIST + numbers + query, headers=headers)
+    assert whole.status == 200
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    kinds = len(shared.kinds)
+    pieces = shared.get(LIST + numbers + query, headers=headers)
+    assert pieces == whole
+    assert len(shared.kinds) - kinds >= 2, "it was read a part at a time"
+    assert shared.head(LIST + numbers + query, headers=headers).status == 200
+
+
+def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say that there is nothing in it."""
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    headers = [(name.lower(), value) for name, value in in_session(shared).items()]
+
+    def head(method: str) -> bytes:
+        request = Request(method, LIST.encode(), headers, client=Client(STRANGER, secure=True))
+        return head_of(asyncio.run(shared.service.answer(request)), version="1.1", keep=True, seconds=0)
+
+    assert b"Content-Length" not in head("HEAD")
+    assert head("HEAD") == head("GET")
+
+
+def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where everybody may list, also over many names in a row of which only administrators may know."""
+    policy = replace(with_group(PROFILES["free"]), who_may_list=Who.PUBLIC)
+    server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
+    for number in range(120):
+        name = Handle.parse(f"{PREFIX}/n0-{number:03}")
+        server.registry.do(Create(name, (), published=False), OPERATOR, "cli")
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 50)
+    assert listed(server, LIST, headers={}) == {"responseCode": 1, "prefix": PREFIX, "totalCount": "53", "handles": ALL}
+    assert listed(server, LIST)["totalCount"] == "173"
+
+
+def test_the_right_to_list_is_asked_for_with_each_piece(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    assert history.MAX_PAGE == 1_000
+    do = server.place.do
+    count = 0
+
+    async def losing(work: Any, client: Any) -> object:
+        nonlocal count
+        count += 1
+        if count == 4:
+            put = Create(Handle.parse(f"0.NA/{PREFIX}"), (), overwrite=True)
+            server.registry.do(put, OPERATOR, "cli")
+        return await do(work, client)
+
+    object.__setattr__(server.service.place, "do", losing)
+    with pytest.raises(Exception, match="has changed"):
+        server.get(LIST, headers=basic())

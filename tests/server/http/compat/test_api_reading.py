@@ -1,0 +1,435 @@
+"""Reading records over the API: which values, for whom, in which order, and what caches are told."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.records import Create, Modify
+from perseid.server.http.context import Doing
+from perseid.server.http.messages import Client
+from perseid.server.http.targets import path_of
+from perseid.server.native.steps import Kind, Work
+from tests.server.http.contexts import Harness, basic, harness, header_of, in_session, json_of
+from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
+
+N0 = f"/api/handles/{PREFIX}/n0"
+HIDDEN = f"/api/handles/{PREFIX}/private"
+OWNED = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+def make(server: Harness, name: str, *values: Value) -> None:
+    server.registry.do(Create(Handle.parse(name), values, overwrite=True), OPERATOR, "cli")
+
+
+def indexes(server: Harness, target: str, **how: object) -> list[int]:
+    return [value["index"] for value in json_of(server.get(target, **how))["values"]]
+
+
+# What is found
+
+
+def test_a_record_is_given_by_ascending_index(server: Harness) -> None:
+    make(server, f"{PREFIX}/order", Value.text(7, "A", "x"), Value.text(3, "B", "y"), Value.text(5, "A", "z"))
+    assert indexes(server, f"/api/handles/{PREFIX}/order")[:3] == [3, 5, 7]
+    assert indexes(server, f"/api/handles/{PREFIX}/order?type=a") == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("index=2", [2]),
+        ("index=3&index=1", [1, 3]),
+        ("type=url", [1]),
+        ("type=URL&type=EMAIL", [1, 3]),
+        ("index=2&type=email", [2, 3]),
+        ("index=0&index=-5&index=3", [3]),
+        ("type=&index=1", [1]),
+        ("type=URL.", [1]),
+        ("unknown=x&INDEX=9", [1, 2, 3, 100]),
+    ],
+)
+def test_index_and_type_select_together(shared: Harness, query: str, found: list[int]) -> None:
+    assert indexes(shared, f"{N0}?{query}") == found
+
+
+@pytest.mark.parametrize("query", ["index=99", "type=NONE", "type=", "index=0", "type=UR"])
+def test_no_such_values_are_an_empty_list_and_no_error(shared: Harness, query: str) -> None:
+    answer = shared.get(f"{N0}?{query}")
+    assert answer.status == 200
+    assert json.loads(answer.body) == {"responseCode": 200, "values": [], "handle": f"{PREFIX}/n0"}
+
+
+def test_the_name_is_repeated_as_it_was_written(shared: Harness) -> None:
+    for written in (f"{PREFIX}/N0", f"{PREFIX}%2Fn0", f"%31{PREFIX[1:]}/n0"):
+        answer = json_of(shared.get(f"/api/handles/{written}"))
+        assert answer["responseCode"] == 1
+        assert answer["handle"] == written.replace("%2F", "/").replace("%31", "1")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
+def test_any_name_is_repeated(shared: Harness, text: str) -> None:
+    name = f"{PREFIX}/{text}"
+    answer = shared.get(f"/api/handles/{path_of(name)}")
+    assert json_of(answer)["handle"] == name
+    assert answer.status in (200, 404)
+
+
+@pytest.mark.parametrize(
+    "suffix", ["a b", "a/b", "//", "a/", "..", "%2F", "a?b#c", "日本", "a;b=c&d+e", "100%", "<&>\"'"]
+)
+def test_names_with_anything_in_them_are_found(server: Harness, suffix: str) -> None:
+    name = f"{PREFIX}/{suffix}"
+    make(server, name, Value.text(1, "URL", "https://example.org/"))
+    answer = json_of(server.get(f"/api/handles/{path_of(name)}"))
+    assert (answer["responseCode"], answer["handle"]) == (1, name)
+
+
+def test_names_that_differ_in_slashes_are_different(shared: Harness) -> None:
+    for name in (f"{PREFIX}/n0/", f"{PREFIX}//n0", f"{PREFIX}/./n0", f"{PREFIX}/x/../n0"):
+        answer = shared.get(f"/api/handles/{name}")
+        assert (answer.status, json_of(answer)) == (404, {"responseCode": 100, "handle": name})
+
+
+def test_a_name_without_a_slash_is_a_prefix(shared: Harness) -> None:
+    answer = json_of(shared.get(f"/api/handles/{PREFIX}?type=HS_ADMIN"))
+    assert (answer["responseCode"], answer["handle"]) == (1, PREFIX)
+    assert json_of(shared.get("/api/handles/99999")) == {"responseCode": 100, "handle": "99999"}
+
+
+def test_an_empty_suffix_is_a_name_that_nobody_has(shared: Harness) -> None:
+    answer = shared.get(f"/api/handles/{PREFIX}/")
+    assert (answer.status, json_of(answer)) == (404, {"responseCode": 100, "handle": f"{PREFIX}/"})
+
+
+def test_octets_that_are_no_utf_8_are_looked_up_and_not_found(shared: Harness) -> None:
+    answer = shared.get(f"/api/handles/{PREFIX}/%FF")
+    assert (answer.status, json_of(answer)["handle"]) == (404, f"{PREFIX}/\ufffd")
+
+
+ELSEWHERE = "That prefix doesn't live here. Ask the service of the prefix, if the prefix is right as it is written"
+
+
+def test_a_name_of_another_service_is_not_here(shared: Harness) -> None:
+    for name in ("99999/x", f"/{PREFIX}/n0"):
+        answer = shared.get(f"/api/handles/{name}")
+        plain = json_of(answer)
+        assert (answer.status, plain["responseCode"], plain["handle"]) == (400, 301, name)
+        assert plain["message"].startswith("That prefix doesn't live here")
+
+
+@pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/"])
+def test_a_scheme_is_not_dropped_and_noticed(shared: Harness, before: str) -> None:
+    answer = shared.get(f"/api/handles/{before}{PREFIX}/n0")
+    assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
+    assert f"without a scheme before them here: {PREFIX}/n0" in json_of(answer)["message"]
+
+
+def test_which_prefixes_are_here_is_told_to_those_who_may_list_them(server: Harness) -> None:
+    """Whoever is refused the list does not get it as advice, at any door."""
+    somebody = Value(300, "HS_SECKEY", b"theirs", permissions=PRIVATE)
+    server.registry.do(Create(Handle.parse(f"{PREFIX}/somebody"), (somebody,)), OPERATOR, "cli")
+    unprivileged: list[dict[str, str]] = [{}, basic(f"300:{PREFIX}/somebody", "theirs")]
+    for number in range(8):
+        answer = server.post(f"/api/prefixes/777{number}", headers=basic())
+        assert answer.status == 200
+    for door in ("/api/handles/99999/x", "/api/v1/handles/99999%2Fx", "/99999/x"):
+        told = [server.get(door, headers={"Accept": "application/json", **who}) for who in unprivileged]
+        for each in (*told, server.get(door)):
+            assert each.status in (400, 404)
+            assert b"served here:" not in each.body
+            assert b"777" not in each.body
+    assert json_of(server.get("/api/handles/99999/x"))["message"] == ELSEWHERE
+    administrator = json_of(server.get("/api/handles/99999/x", headers=basic()))["message"]
+    assert administrator.endswith(f"served here: {PREFIX}, 7770, 7771, 7772, 7773 and others")
+    own = json.loads(server.get("/api/v1/handles/99999%2Fx", headers=basic()).body)
+    assert own["advice"].endswith("7773 and others")
+
+
+@pytest.mark.parametrize("query", ["index=abc", "index=", "index=2147483648", "index=various", "index=1&index=x"])
+def test_an_index_that_is_no_number_is_malformed(shared: Harness, query: str) -> None:
+    answer = shared.get(f"{N0}?{query}")
+    plain = json_of(answer)
+    assert (answer.status, plain["responseCode"]) == (400, 4)
+    assert "handle" not in plain
+    assert "index" in plain["message"]
+
+
+def test_there_is_no_empty_name(shared: Harness) -> None:
+    for target in ("/api/handles", "/api/handles/"):
+        answer = shared.get(target)
+        assert (answer.status, json_of(answer)) == (400, {"responseCode": 102, "message": "Empty handle invalid"})
+
+
+def test_a_tombstone_is_a_record_like_others(server: Harness) -> None:
+    server.registry.do(Tombstone(Handle.parse(f"{PREFIX}/n1"), "it was lost"), OPERATOR, "cli")
+    answer = json_of(server.get(f"/api/handles/{PREFIX}/n1"))
+    assert answer["responseCode"] == 1
+    assert "it was lost" in [value["data"]["value"] for value in answer["values"]]
+
+
+# A POST is a GET
+
+
+def test_a_post_has_parameters_in_its_body(shared: Harness) -> None:
+    by_form = shared.post(f"{N0}?index=1", "index=3", headers=FORM)
+    by_json = shared.post(f"{N0}?index=1", '{"index": "3"}', headers={"Content-Type": "application/json"})
+    for answer in (by_form, by_json):
+        assert [value["index"] for value in json_of(answer)["values"]] == [1, 3]
+        assert header_of(answer, "Cache-Control") == "no-store"
+        assert header_of(answer, "ETag") is None
+
+
+def test_the_form_of_the_answer_may_be_asked_for_in_the_body(shared: Harness) -> None:
+    answer = shared.post(f"{N0}?index=1", "callback=f&pretty", headers=FORM)
+    assert answer.body.startswith(b"f({\n  ")
+
+
+@pytest.mark.parametrize("body", ["[]", '{"index": null}', '{"index": {}}', "{"])
+def test_a_body_that_cannot_be_read_is_malformed(shared: Harness, body: str) -> None:
+    answer = shared.post(N0, body, headers={"Content-Type": "application/json"})
+    assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
+    assert "handle" not in json_of(answer)
+
+
+def test_other_bodies_do_not_matter(shared: Harness) -> None:
+    assert shared.post(N0, "{", headers={"Content-Type": "text/plain"}).status == 200
+    assert shared.ask("GET", N0, "{", headers={"Content-Type": "application/json"}).status == 200
+
+
+def test_a_post_creates_nothing_and_says_what_does(shared: Harness) -> None:
+    for body, status, code in (("", 404, 100), ('[{"type": "URL", "parsed_data": "https://example.org/"}]', 400, 4)):
+        answer = shared.post(f"/api/handles/{PREFIX}/none", body, headers={"Content-Type": "application/json"})
+        assert (answer.status, json_of(answer)["responseCode"]) == (status, code)
+        assert "use PUT" in json_of(answer)["message"]
+    assert shared.get(f"/api/handles/{PREFIX}/none").status == 404
+
+
+# Who may see what
+
+
+def test_strangers_see_what_everybody_may_see(shared: Harness) -> None:
+    assert 9 not in indexes(shared, HIDDEN)
+    assert json_of(shared.get(f"{HIDDEN}?index=9"))["responseCode"] == 200
+    assert 9 not in indexes(shared, f"{HIDDEN}?publicOnly=true", headers=basic())
+
+
+def test_an_administrator_sees_all(shared: Harness) -> None:
+    assert 9 in indexes(shared, HIDDEN, headers=basic())
+    assert indexes(shared, f"{HIDDEN}?index=9", headers=basic()) == [9]
+
+
+def test_who_asks_for_more_is_asked_who_they_are(shared: Harness) -> None:
+    answer = shared.get(f"{HIDDEN}?publicOnly=false")
+    assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (
+        401,
+        402,
+        f"{PREFIX}/private",
+    )
+    assert len(list(answer.values("WWW-Authenticate"))) == 2
+    assert shared.get(f"{N0}?publicOnly=false").status == 200
+
+
+def test_over_plain_http_nobody_is_asked_and_it_is_said_why(shared: Harness) -> None:
+    answer = shared.get(f"{HIDDEN}?publicOnly=false", secure=False, headers=basic())
+    assert (answer.status, json_of(answer)["responseCode"]) == (403, 402)
+    assert not list(answer.values("WWW-Authenticate"))
+    assert "TLS" in json_of(answer)["message"]
+    assert 9 not in indexes(shared, HIDDEN, secure=False, headers=basic())
+    assert 9 in indexes(shared, HIDDEN, secure=False, local=True, headers=basic())
+
+
+def test_who_may_not_read_a_value_is_told_what_they_may_do(server: Harness) -> None:
+    make(
+        server,
+        f"{PREFIX}/user",
+        Value(300, "HS_SECKEY", b"secret", permissions=PRIVATE),
+        Value.text(1, "DESC", "somebody"),
+    )
+    answer = server.get(HIDDEN, headers=basic(f"300:{PREFIX}/user", "secret"))
+    plain = json_of(answer)
+    assert (answer.status, plain["responseCode"]) == (403, 400)
+    assert f"300:{PREFIX}/user may not" in plain["message"]
+    assert "READ_VALUE" in plain["message"]
+    assert "publicOnly=true" in plain["message"]
+    assert server.get(N0, headers=basic(f"300:{PREFIX}/user", "secret")).status == 200
+
+
+def test_a_value_that_nobody_may_read(server: Harness) -> None:
+    make(server, f"{PREFIX}/nobody", Value(1, "X", b"x", permissions=Permission.ADMIN_WRITE), Value.text(2, "Y", "y"))
+    answer = server.get(f"/api/handles/{PREFIX}/nobody", headers=basic())
+    assert (answer.status, json_of(answer)["responseCode"]) == (403, 401)
+
+
+def test_who_is_not_believed_is_refused_even_what_everybody_may_read(shared: Harness) -> None:
+    for target, handle in ((N0, f"{PREFIX}/n0"), ("/api/site", None), ("/api/nope", None), ("/api", None)):
+        answer = shared.get(target, headers=basic(ADMINISTRATOR, SECRET + "x"))
+        plain = json_of(answer)
+        assert (answer.status, plain["responseCode"], plain.get("handle")) == (401, 403, handle)
+        assert header_of(answer, "Cache-Control") == "no-store"
+
+
+def test_the_status_of_the_server_is_for_its_administrators(shared: Harness) -> None:
+    target = "/api/handles/0.SITE/status"
+    assert json_of(shared.get(target)) == {"responseCode": 200, "values": [], "handle": "0.SITE/status"}
+    assert shared.get(f"{target}?publicOnly=false").status == 401
+    found = json_of(shared.get(target, headers=basic()))
+    assert {value["type"] for value in found["values"]} >= {"READY", "ENTRIES"}
+    assert json_of(shared.get(f"{target}?type=NONE", headers=basic()))["responseCode"] == 200
+
+
+def test_records_of_the_installation_itself_are_nobodys(shared: Harness) -> None:
+    for name in ("0.SITE/homed", f"0.site/policy/{PREFIX}"):
+        answer = shared.get(f"/api/handles/{name}", headers=basic())
+        assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
+
+
+# What caches are told
+
+
+def test_what_everybody_may_read_may_be_kept_as_long_as_its_values_say(server: Harness) -> None:
+    name = f"{PREFIX}/ttl"
+    make(
+        server,
+        name,
+        Value(1, "A", b"x", 60),
+        Value(2, "B", b"y", 600),
+        Value(3, "C", b"z", 1_900_000_000, TtlType.ABSOLUTE),
+    )
+    target = f"/api/handles/{name}"
+    kept = {
+        "?index=1&index=2": "public, max-age=60",
+        "?index=2": "public, max-age=600",
+        "": "no-cache",
+        "?index=2&auth": "no-cache",
+        "?index=2&auth=true": "no-cache",
+        "?index=99": "no-cache",
+    }
+    for query, said in kept.items():
+        answer = server.get(target + query)
+        assert header_of(answer, "Cache-Control") == said, query
+        assert header_of(answer, "Vary") == "Authorization, Accept-Datetime"
+    assert header_of(server.get(target, headers=basic()), "Cache-Control") == "no-store"
+    assert header_of(server.get(f"{target}x"), "Cache-Control") == "no-store"
+
+
+def test_no_cache_keeps_a_session_that_stands_in_an_answer(shared: Harness) -> None:
+    answer = shared.get(N0, headers={"Authorization": 'Handle cnonce="AAAAAAAAAAAAAAAAAAAAAA=="'})
+    assert answer.status == 200
+    assert "sessionId" in (header_of(answer, "WWW-Authenticate") or "")
+    assert header_of(answer, "Cache-Control") == "no-store"
+
+
+def test_an_answer_that_is_known_is_not_sent_again(shared: Harness) -> None:
+    tag = header_of(shared.get(N0), "ETag")
+    assert tag
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        answer = shared.get(N0, headers={"If-None-Match": known})
+        assert (answer.status, answer.body) == (304, b"")
+        assert header_of(answer, "ETag") == tag
+        assert header_of(answer, "Cache-Control") == "public, max-age=86400"
+    assert shared.head(N0, headers={"If-None-Match": tag}).status == 304
+    for other in ('"x"', tag.replace('"', ""), ""):
+        assert shared.get(N0, headers={"If-None-Match": other}).status == 200
+
+
+def test_the_tag_follows_the_record(server: Harness) -> None:
+    name = f"{PREFIX}/tagged"
+    make(server, name, Value.text(1, "A", "x"), Value(2, "B", b"y", permissions=PRIVATE), OWNED)
+    target = f"/api/handles/{name}"
+    public, private = header_of(server.get(target), "ETag"), header_of(server.get(target, headers=basic()), "ETag")
+    assert public != private
+    make(server, name, Value.text(1, "A", "x"), Value(2, "B", b"z", permissions=PRIVATE), OWNED)
+    assert header_of(server.get(target), "ETag") == public, "nothing is told of what is private"
+    assert header_of(server.get(target, headers=basic()), "ETag") != private
+    make(server, name, Value.text(1, "A", "changed"))
+    assert header_of(server.get(target), "ETag") != public
+
+
+def test_head_is_get(shared: Harness) -> None:
+    for target in (N0, f"{N0}?pretty", f"{N0}x", "/api/site", "/api"):
+        assert shared.head(target) == shared.get(target)
+
+
+def test_a_server_that_is_not_asked_about_its_share_says_so() -> None:
+    with harness() as server:
+        (one,) = server.place.site.servers
+        shared_site = replace(server.place.site, servers=(one, replace(one, server_id=2)))
+        answers = set()
+        for position in (0, 1):
+            server.service.place = replace(server.place, site=shared_site, position=position)
+            answers.add(server.get(N0).status)
+        assert answers == {200, 400}
+
+
+# Names that templates make
+
+
+def test_a_template_makes_values_and_no_record(server: Harness) -> None:
+    template = (
+        '<namespace><template delimiter="@"><if test="equals" expression="none"><notfound/></if><else>'
+        '<foreach><if value="type" expression="URL"><value data="${data}#${extension}"/></if></foreach>'
+        "</else></template></namespace>"
+    )
+    added = server.put(
+        f"/api/handles/{PREFIX}?index=50",
+        [{"index": 50, "type": "HS_NAMESPACE", "data": template}],
+        headers=basic(),
+    )
+    assert added.status == 201, added.body
+    made = server.get(f"{N0}@Part")
+    plain = json_of(made)
+    assert plain["handle"] == f"{PREFIX}/n0@Part"
+    assert [value["data"]["value"] for value in plain["values"]] == ["https://example.org/0#Part"]
+    assert header_of(made, "ETag") not in (None, header_of(server.get(f"{N0}@Other"), "ETag"))
+    assert indexes(server, f"{N0}@Part", headers=basic()) == [1]
+    assert json_of(server.get(f"{N0}@Part?type=EMAIL"))["responseCode"] == 200
+    assert server.get(f"{N0}x@Part").status == 200
+    assert server.get(f"{N0}@none").status == 404
+    for answer in (server.delete(f"{N0}@Part", headers=basic()), server.put(f"{N0}@Part?index=1", [], headers=basic())):
+        assert answer.status in (400, 404)
+    put = server.put(f"{N0}@Part", [{"index": 1, "type": "URL", "data": "stored"}], headers=basic())
+    assert put.status == 201
+    assert json_of(server.get(f"{N0}@Part"))["values"][0]["data"]["value"] == "stored"
+
+
+# Keys that go
+
+
+def test_a_key_that_is_changed_meanwhile_proves_nothing(server: Harness) -> None:
+    """Between the proof and what is done, the record with the key may be changed by somebody else."""
+    for headers in (basic(), in_session(server)):
+        do = server.place.do
+        count = 0
+
+        async def changing(work: Work, client: Client, do: Doing = do) -> object:
+            nonlocal count
+            count += 1
+            if work.kind is Kind.READ and count == (2 if "Basic" in str(headers) else 1):  # noqa: B023
+                name = Handle.parse(f"0.NA/{PREFIX}")
+                new = Value(300, "HS_SECKEY", b"another", permissions=PRIVATE)
+                server.registry.do(Modify(name, (new,)), OPERATOR, "cli")
+            return await do(work, client)
+
+        object.__setattr__(server.service.place, "do", changing)
+        answer = server.get(HIDDEN, headers=headers)
+        object.__setattr__(server.service.place, "do", do)
+        plain = json_of(answer)
+        assert (answer.status, plain["responseCode"], plain["handle"]) == (401, 403, f"{PREFIX}/private")
+        assert list(answer.values("WWW-Authenticate"))
+        old = Value(300, "HS_SECKEY", SECRET.encode(), permissions=PRIVATE)
+        server.registry.do(Modify(Handle.parse(f"0.NA/{PREFIX}"), (old,)), OPERATOR, "cli")
+
+
+def test_a_server_of_nothing_names_no_prefix() -> None:
+    with harness() as server:
+        assert server.delete(f"/api/prefixes/{PREFIX}", headers=basic()).status == 200
+        message = json_of(server.get(N0))["message"]
+        assert message == ELSEWHERE

@@ -1,0 +1,481 @@
+"""`/api/sessions`: a session is begun, somebody proves in it who they are, it is used, and it ends."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.encoding import from_base64, to_base64
+from perseid.records.value import Value
+from perseid.registry.commands.records import Create, Modify, Remove
+from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.native.steps import Kind
+from tests.registry.registries import OPERATOR
+from tests.server.http.client_certificates import named
+from tests.server.http.contexts import Harness, header_of, json_of, recorded_harness
+from tests.server.http.doorsteps import basic_header, fields_of, handle_header, secret_at
+from tests.server.native.native_servers import ADMIN, PREFIX
+from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
+
+SEC, RSA = f"301:{ADMIN}", f"300:{ADMIN}"
+CNONCE = bytes(range(16))
+SESSIONS, THIS = "/api/sessions", "/api/sessions/this"
+HIDDEN = f"/api/handles/{PREFIX}/vec-std?index=50"
+USER = f"{PREFIX}/user"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def server() -> Iterator[Harness]:
+    with recorded_harness() as made:
+        yield made
+
+
+def begin(server: Harness, **how: Any) -> dict[str, Any]:
+    answer = server.post(SESSIONS, **how)
+    assert answer.status == 201
+    plain = json_of(answer)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def proof(session: dict[str, Any], who: str = SEC, secret: bytes = SECRET) -> dict[str, str]:
+    nonce = from_base64(session["nonce"], "nonce")
+    return {
+        "sessionId": session["sessionId"],
+        "id": who,
+        "type": "HS_SECKEY",
+        "cnonce": to_base64(CNONCE),
+        "alg": "SHA256",
+        "signature": to_base64(hashlib.sha256(secret + nonce + CNONCE + secret).digest()),
+    }
+
+
+def within(server: Harness, method: str, fields: dict[str, Any] | str, **how: Any) -> Response:
+    body = fields if isinstance(fields, str) else json.dumps(fields)
+    return server.ask(method, THIS, body, headers=JSON | how.pop("headers", {}), **how)
+
+
+def in_session(session: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": handle_header(sessionId=session["sessionId"])}
+
+
+# It begins
+
+
+def test_a_session_begins_with_an_id_and_a_nonce(server: Harness) -> None:
+    answer = server.post(SESSIONS)
+    assert answer.status == 201
+    assert header_of(answer, "Location") == THIS
+    assert header_of(answer, "Cache-Control") == "no-store"
+    plain = json_of(answer)
+    assert list(plain) == ["sessionId", "nonce"]
+    assert len(from_base64(plain["nonce"], "nonce")) == 16
+    assert len(from_base64(plain["sessionId"], "id")) * 8 == 192
+    assert plain != begin(server)
+
+
+@pytest.mark.parametrize("path", ["/api/sessions", "/api/sessions/", "/api/sessions?pretty"])
+def test_a_slash_behind_it_does_not_matter(server: Harness, path: str) -> None:
+    assert server.post(path, "{}", headers=JSON).status == 201
+
+
+def test_it_may_be_proved_at_once(server: Harness) -> None:
+    for how in (
+        {"headers": {"Authorization": basic_header(SEC, SECRET)}},
+        {"certificate": named(RSA)},
+    ):
+        plain = begin(server, **how)
+        assert list(plain) == ["sessionId", "nonce", "authenticated", "id"]
+        assert plain["authenticated"] is True
+        assert server.get(HIDDEN, headers=in_session(plain)).status == 200
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"headers": {"Authorization": basic_header(SEC, b"wrong")}},
+        {"headers": {"Authorization": "Basic ?"}},
+        {"headers": {"Authorization": "Bearer x"}},
+        {"headers": {"Authorization": handle_header(id=SEC)}},
+        {"headers": {"Authorization": handle_header(version="7")}},
+        {"certificate": named("nobody")},
+    ],
+)
+def test_a_wrong_proof_still_begins_one_and_says_so(server: Harness, how: dict[str, Any]) -> None:
+    plain = begin(server, **how)
+    assert list(plain) == ["sessionId", "nonce", "error"]
+    after = server.get(THIS, headers=in_session(plain))
+    assert list(json_of(after)) == ["sessionId", "nonce"]
+
+
+def test_a_signature_cannot_be_right_before_there_is_a_nonce(server: Harness) -> None:
+    fields = proof({"sessionId": "", "nonce": "AAAA"})
+    del fields["sessionId"]
+    plain = begin(server, body=json.dumps(fields), headers=JSON)
+    assert "error" in plain
+    assert server.verdicts[-1].right is False
+
+
+def test_an_id_is_not_the_clients_to_choose(server: Harness) -> None:
+    for how in (
+        {"body": '{"sessionId": "mine"}', "headers": JSON},
+        {"headers": {"Authorization": handle_header(sessionId="mine")}},
+    ):
+        answer = server.post(SESSIONS, **how)
+        assert answer.status == 400
+        assert "sessionId" in json_of(answer)["error"]
+    assert server.post(f"{SESSIONS}?sessionid=mine").status == 400
+
+
+def test_the_server_proves_itself_to_who_sends_a_nonce(server: Harness) -> None:
+    for plain in (
+        begin(server, body=json.dumps({"cnonce": to_base64(CNONCE)}), headers=JSON),
+        begin(server, headers={"Authorization": handle_header(cnonce=CNONCE)}),
+    ):
+        assert list(plain) == ["sessionId", "nonce", "serverAlg", "serverSignature"]
+        signed = from_base64(plain["nonce"], "nonce") + CNONCE
+        assert SERVER_KEY.public.verify("SHA-256", from_base64(plain["serverSignature"], "signature"), signed)
+    assert "serverSignature" not in begin(server, body='{"cnonce": "?"}', headers=JSON)
+    session = begin(server)
+    again = json_of(within(server, "PUT", {"sessionId": session["sessionId"], "cnonce": to_base64(CNONCE)}))
+    assert list(again) == ["sessionId", "nonce", "serverAlg", "serverSignature"]
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "{", "3", '"x"', '{"id": {}}', '{"id": [1]}', "\xff", '{"a":' * 100])
+def test_what_is_no_object_is_refused(server: Harness, body: str) -> None:
+    for method, path in (("POST", SESSIONS), ("PUT", THIS)):
+        answer = server.ask(method, path, body, headers=JSON)
+        assert answer.status == 400
+        assert json_of(answer)["error"]
+
+
+def test_a_header_that_cannot_be_read_is_refused(server: Harness) -> None:
+    for header in ('Handle a="1" b="2"', "Handle sessionId", "Handle id=%FF"):
+        for method, path in (("POST", SESSIONS), ("PUT", THIS), ("GET", THIS)):
+            assert server.ask(method, path, headers={"Authorization": header}).status == 400
+
+
+def test_too_many_fields_are_refused(server: Harness) -> None:
+    answer = server.post(SESSIONS, json.dumps({str(number): "" for number in range(65)}), headers=JSON)
+    assert answer.status == 400
+
+
+# Somebody proves who they are
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("where", ["json", "form", "query", "header"])
+def test_fields_may_stand_anywhere(server: Harness, method: str, where: str) -> None:
+    session = begin(server)
+    fields = proof(session)
+    match where:
+        case "json":
+            answer = within(server, method, fields | {"version": "0"})
+        case "header":
+            answer = server.ask(method, THIS, headers={"Authorization": handle_header(**fields)})
+        case "form":
+            form = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = server.ask(method, THIS, urlencode(fields), headers=form)
+        case _:
+            answer = server.ask(method, f"{THIS}/?{urlencode(fields)}")
+    assert answer.status == 200
+    assert json_of(answer) == {**session, "authenticated": True, "id": SEC}
+    assert answer.who == SEC
+    assert server.get(HIDDEN, headers=in_session(session)).status == 200
+
+
+def test_the_header_counts_before_the_body_and_the_body_before_the_query(server: Harness) -> None:
+    session, other = begin(server), begin(server)
+    fields = proof(session)
+    wrong = {"id": "999:x/y"}
+    answer = server.put(f"{THIS}?{urlencode(wrong | {'sessionId': other['sessionId']})}", fields)
+    assert json_of(answer)["sessionId"] == session["sessionId"]
+    answer = server.put(THIS, wrong | {"sessionID": "nope"}, headers={"Authorization": handle_header(**fields)})
+    assert answer.status == 200
+
+
+def test_an_id_is_percent_encoded_in_the_header_alone_and_told_as_it_was_sent(server: Harness) -> None:
+    secret = Value(300, "HS_SECKEY", b"s")
+    server.registry.do(Create(Handle.parse(f"{PREFIX}/50%25 ü"), (secret,)), OPERATOR, "cli")
+    for who in (f"300:{PREFIX}/50%25 ü", f"{PREFIX}/50%25 ü"):
+        session = begin(server)
+        fields = proof(session, who, b"s")
+        assert json_of(within(server, "PUT", fields))["id"] == who
+        header = {"Authorization": handle_header(**fields)}
+        assert json_of(server.ask("PUT", THIS, headers=header))["id"] == who
+
+
+@pytest.mark.parametrize(("key", "index"), [(RSA_KEY, 300), (DSA_KEY, 302)])
+@pytest.mark.parametrize("alg", ["SHA1", "SHA256"])
+def test_keys_prove_in_a_session(server: Harness, key: Any, index: int, alg: str) -> None:
+    for who in (f"{index}:{ADMIN}", ADMIN):
+        session = begin(server)
+        signed = from_base64(session["nonce"], "nonce") + CNONCE
+        signature = key.sign("SHA1" if alg == "SHA1" else "SHA-256", signed)
+        fields = proof(session, who) | {"type": "HS_PUBKEY", "alg": alg, "signature": to_base64(signature)}
+        assert json_of(within(server, "PUT", fields)) == {**session, "authenticated": True, "id": who}
+        assert server.get(HIDDEN, headers=in_session(session)).who == f"{index}:{ADMIN}"
+
+
+def test_basic_proves_in_a_session_that_the_body_names(server: Harness) -> None:
+    session = begin(server)
+    fields = {"sessionId": session["sessionId"]}
+    answer = within(server, "PUT", fields, headers={"Authorization": basic_header(SEC, SECRET)})
+    assert json_of(answer)["authenticated"] is True
+    wrong = within(server, "PUT", fields, headers={"Authorization": basic_header(SEC, b"wrong")})
+    assert wrong.status == 401
+
+
+def test_a_certificate_proves_in_a_session_and_replaces_nobody(server: Harness) -> None:
+    session = begin(server)
+    fields = {"sessionId": session["sessionId"]}
+    assert json_of(within(server, "PUT", fields, certificate=named(RSA)))["id"] == RSA
+    within(server, "PUT", proof(session))
+    assert json_of(within(server, "PUT", fields, certificate=named(RSA)))["id"] == SEC
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"signature": "AAAA"},
+        {"signature": ""},
+        {"alg": "SHA-512"},
+        {"alg": "SHA1"},
+        {"type": "HS_PUBKEY"},
+        {"cnonce": "AAAA"},
+        {"id": f"399:{ADMIN}"},
+        {"id": f"301:{PREFIX}/nobody"},
+        {"version": "1"},
+        {"id": ""},
+    ],
+)
+def test_a_wrong_proof_is_refused_with_a_challenge(server: Harness, change: dict[str, str]) -> None:
+    session = begin(server)
+    answer = within(server, "PUT", proof(session) | change)
+    assert answer.status == 401
+    plain = json_of(answer)
+    assert list(plain) == ["sessionId", "nonce", "error"]
+    offered, line = answer.values("WWW-Authenticate")
+    assert offered.startswith("Basic")
+    fields = fields_of(line)
+    assert (fields["sessionid"], fields["nonce"]) == (session["sessionId"], session["nonce"])
+    assert "error" in fields
+    assert server.get(HIDDEN, headers=in_session(session)).status == 200, "as nobody"
+    assert json_of(server.get(THIS, headers=in_session(session))) == session
+
+
+def test_a_wrong_proof_where_somebody_is_known_is_refused_and_they_stay(server: Harness) -> None:
+    session = begin(server)
+    within(server, "PUT", proof(session))
+    answer = within(server, "PUT", proof(session, secret=b"wrong"))
+    assert answer.status == 401
+    plain = json_of(answer)
+    assert (plain["authenticated"], plain["id"]) == (True, SEC)
+    assert "error" in plain
+    assert json_of(server.get(THIS, headers=in_session(session)))["authenticated"] is True
+
+
+def test_another_identity_takes_the_place_of_the_first(server: Harness) -> None:
+    server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
+    session = begin(server)
+    within(server, "PUT", proof(session))
+    answer = within(server, "PUT", proof(session, f"300:{USER}", b"a secret"))
+    assert json_of(answer)["id"] == f"300:{USER}"
+    assert server.get(HIDDEN, headers=in_session(session)).status == 403
+
+
+def test_without_a_session_nothing_is_proved(server: Harness) -> None:
+    for method in ("GET", "PUT", "POST"):
+        answer = server.ask(method, THIS)
+        assert answer.status == 200
+        assert json_of(answer) == {"authenticated": False}
+    fields = proof({"sessionId": "", "nonce": "AAAA"})
+    del fields["sessionId"]
+    assert json_of(within(server, "PUT", fields)) == {"authenticated": False}
+    assert server.kinds == []
+
+
+# It is looked at, and ends
+
+
+def test_a_session_may_be_looked_at(server: Harness) -> None:
+    session = begin(server)
+    assert json_of(server.get(THIS, headers=in_session(session))) == session
+    assert json_of(server.get(f"{THIS}?sessionId={session['sessionId']}")) == session
+    within(server, "PUT", proof(session))
+    answer = server.get(f"{THIS}?pretty", headers=in_session(session))
+    assert json_of(answer) == {**session, "authenticated": True, "id": SEC}
+    assert answer.body.startswith(b'{\n  "sessionId"')
+    assert server.head(THIS, headers=in_session(session)).status == 200
+
+
+def test_looking_proves_nothing(server: Harness) -> None:
+    session = begin(server)
+    answer = server.get(f"{THIS}?{urlencode(proof(session))}", certificate=named(RSA))
+    assert json_of(answer) == session
+    assert server.kinds == []
+
+
+def test_no_script_of_another_page_gets_to_see_one(server: Harness) -> None:
+    session = begin(server)
+    answer = server.get(f"{THIS}?callback=f&sessionId={session['sessionId']}")
+    assert header_of(answer, "Content-Type") == "application/json;charset=utf-8"
+    assert answer.body.startswith(b"{")
+
+
+def test_a_session_ends_when_it_is_deleted(server: Harness) -> None:
+    session = begin(server)
+    within(server, "PUT", proof(session))
+    answer = server.delete(THIS, headers=in_session(session))
+    assert (answer.status, answer.body) == (204, b"")
+    for method in ("GET", "PUT", "DELETE"):
+        assert server.ask(method, THIS, headers=in_session(session)).status == 403
+    after = server.get(f"/api/handles/{PREFIX}/vec-std?index=1", headers=in_session(session))
+    assert after.status == 401, "public reads included"
+    (line,) = after.values("WWW-Authenticate")
+    assert fields_of(line)["sessionid"] != session["sessionId"]
+
+
+def test_an_unknown_session_is_refused_and_counts(server: Harness) -> None:
+    session = begin(server)
+    unknown = {"Authorization": handle_header(sessionId=session["sessionId"][:-1] + "-")}
+    for method in ("GET", "PUT", "POST", "DELETE"):
+        answer = server.ask(method, THIS, headers=unknown)
+        assert answer.status == 403
+        assert "no such session" in json_of(answer)["error"]
+    assert [verdict.right for verdict in server.verdicts] == [False] * 4
+    assert server.delete(THIS).status == 403
+
+
+@pytest.mark.parametrize("path", ["/api/sessions/x", "/api/sessions/this/x", "/api/sessions//", "/api/sessions/This"])
+def test_there_is_no_other_session_than_this(server: Harness, path: str) -> None:
+    for method in ("GET", "PUT", "POST", "DELETE"):
+        assert server.ask(method, path).status == 403
+
+
+def test_a_session_ends_with_the_key_that_proved_it(server: Harness) -> None:
+    server.registry.do(Create(Handle.parse(USER), (secret_at(300), secret_at(301))), OPERATOR, "cli")
+    changes: list[Any] = [Modify(Handle.parse(USER), (secret_at(300, b"other"),)), Remove(Handle.parse(USER), (301,))]
+    for index, change in zip((300, 301), changes, strict=True):
+        session = begin(server)
+        within(server, "PUT", proof(session, f"{index}:{USER}", b"a secret"))
+        server.registry.do(change, OPERATOR, "cli")
+        answer = server.get(THIS, headers=in_session(session))
+        assert answer.status == 403
+        assert "has changed" in json_of(answer)["error"]
+        assert "no such session" in json_of(server.get(THIS, headers=in_session(session)))["error"]
+
+
+def test_a_request_in_a_session_whose_key_has_changed_is_asked_who_it_is(server: Harness) -> None:
+    server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
+    session = begin(server)
+    within(server, "PUT", proof(session, f"300:{USER}", b"a secret"))
+    server.registry.do(Modify(Handle.parse(USER), (secret_at(300, b"other"),)), OPERATOR, "cli")
+    answer = server.get(HIDDEN, headers=in_session(session))
+    assert answer.status == 401
+    assert fields_of(list(answer.values("WWW-Authenticate"))[-1])["sessionid"] != session["sessionId"]
+    assert server.get(THIS, headers=in_session(session)).status == 403
+
+
+# Where others read along
+
+
+def test_over_plain_http_there_are_no_sessions(server: Harness) -> None:
+    session = begin(server)
+    within(server, "PUT", proof(session))
+    for method, path in (("POST", SESSIONS), ("GET", THIS), ("PUT", THIS), ("DELETE", THIS)):
+        answer = server.ask(method, path, headers=in_session(session), secure=False)
+        assert answer.status == 403
+        assert "TLS" in json_of(answer)["error"]
+        assert not list(answer.values("WWW-Authenticate"))
+    assert json_of(server.get(THIS, headers=in_session(session), secure=False, local=True))["authenticated"] is True
+
+
+# What browsers send by themselves
+
+
+@pytest.mark.parametrize(
+    "more", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}]
+)
+def test_a_page_of_another_site_has_nobody_known(server: Harness, more: dict[str, str]) -> None:
+    header = {"Authorization": basic_header(SEC, SECRET)} | more
+    plain = begin(server, headers=header)
+    assert "another site" in plain["error"]
+    assert "authenticated" not in plain
+    assert "another site" in begin(server, headers=more, certificate=named(RSA))["error"]
+    session = begin(server)
+    assert within(server, "PUT", proof(session), headers=more).status == 200, "no browser sends that by itself"
+
+
+def test_no_form_of_another_page_proves_a_session_that_its_author_knows(server: Harness) -> None:
+    """Also where an old browser does not say which page it was: no form is sent as JSON."""
+    session = begin(server)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = urlencode({"sessionId": session["sessionId"]})
+    for how in ({"headers": form | {"Authorization": basic_header(SEC, SECRET)}}, {"certificate": named(RSA)}):
+        answer = server.post(THIS, body, **{"headers": form, **how})
+        assert answer.status == 401
+        assert "JSON" in json_of(answer)["error"]
+    assert json_of(server.get(THIS, headers=in_session(session))) == session
+
+
+def test_a_page_of_our_own_may(server: Harness) -> None:
+    own = {"Origin": "https://hdl.example.org", "Sec-Fetch-Site": "same-origin"}
+    header = {"Authorization": basic_header(SEC, SECRET)} | own | JSON
+    assert begin(server, body="{}", headers=header)["authenticated"] is True
+
+
+# Whatever comes
+
+
+TEXTS = st.text(max_size=20) | st.sampled_from(("HS_SECKEY", "HS_PUBKEY", "SHA256", "0", "AAAA", SEC, "true"))
+NAMES = st.sampled_from(("sessionId", "id", "type", "cnonce", "alg", "signature", "salt", "iterations", "length", "x"))
+PLAIN = st.dictionaries(NAMES, TEXTS | st.integers() | st.booleans() | st.none() | st.floats(), max_size=6)
+
+
+@given(PLAIN, st.sampled_from(("GET", "PUT", "POST", "DELETE")), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_body_brings_more_than_a_refusal(server: Harness, plain: dict[str, Any], method: str, this: bool) -> None:
+    body = json.dumps(plain)
+    path = THIS if this or method != "POST" else SESSIONS
+    assert server.ask(method, path, body, headers=JSON).status in (200, 201, 400, 403)
+
+
+@given(st.binary(max_size=60), st.sampled_from(("Handle ", "Basic ", "")))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_header_brings_more_than_a_refusal(server: Harness, octets: bytes, scheme: str) -> None:
+    header = {"Authorization": scheme + octets.decode("latin-1")}
+    for method, path in (("POST", SESSIONS), ("PUT", THIS), ("DELETE", THIS)):
+        assert server.ask(method, path, headers=header).status in (200, 201, 400, 403)
+
+
+def test_many_challenges_of_one_address_make_room_for_each_other(server: Harness) -> None:
+    mine = begin(server, host="192.0.2.9")
+    for _ in range(MAX_UNPROVED_PER_ADDRESS + 10):
+        assert server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "URL", "data": "x"}]).status == 401
+    assert len(server.place.sessions) == MAX_UNPROVED_PER_ADDRESS + 1
+    assert within(server, "PUT", proof(mine)).status == 200
+
+
+def test_requests_of_one_session_at_the_same_time_are_each_ones_own(server: Harness) -> None:
+    session = begin(server)
+    within(server, "PUT", proof(session))
+
+    async def many() -> list[Response]:
+        client = Client("192.0.2.1", secure=True)
+        header = [("authorization", in_session(session)["Authorization"])]
+        return await asyncio.gather(
+            *[server.answer(Request("GET", HIDDEN.encode(), header, b"", client)) for _ in range(10)]
+        )
+
+    assert {answer.status for answer in asyncio.run(many())} == {200}
+    assert Kind.VERIFY in server.kinds

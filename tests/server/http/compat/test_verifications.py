@@ -1,0 +1,194 @@
+"""`/api/verifications`: whether somebody who has a secret here made a signature, for another server that asks."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.encoding import to_base64
+from perseid.records.value import Value
+from perseid.registry.commands.records import Create
+from perseid.server.http.context import Verdict
+from perseid.server.native.steps import Kind
+from tests.registry.registries import OPERATOR
+from tests.server.http.contexts import Harness, json_of, recorded_harness
+from tests.server.http.doorsteps import basic_header, fields_of, handle_header, secret_at
+from tests.server.native.native_servers import ADMIN, PREFIX
+from tests.wire.key_material import SECRET
+
+NONCE, CNONCE = b"n" * 16, b"c" * 16
+SEC = f"301:{ADMIN}"
+USER = f"{PREFIX}/user"
+
+
+@pytest.fixture
+def server() -> Iterator[Harness]:
+    with recorded_harness() as made:
+        yield made
+
+
+def asked(secret: bytes = SECRET, **other: str) -> dict[str, str]:
+    signature = hashlib.sha256(secret + NONCE + CNONCE + secret).digest()
+    usual = {"alg": "SHA256", "signature": to_base64(signature)}
+    return {"nonce": to_base64(NONCE), "cnonce": to_base64(CNONCE)} | usual | other
+
+
+def path(who: str = SEC, fields: dict[str, Any] | None = None) -> str:
+    return (
+        f"/api/verifications/{quote(who, safe='/:')}?{urlencode(fields if fields is not None else asked(), doseq=True)}"
+    )
+
+
+def is_valid(server: Harness, who: str = SEC, fields: dict[str, str] | None = None) -> bool:
+    answer = server.get(path(who, fields))
+    assert answer.status == 200
+    plain = json_of(answer)
+    assert list(plain) == ["responseCode", "isValid", "handle"]
+    assert plain["responseCode"] == 1
+    assert isinstance(plain["isValid"], bool)
+    return plain["isValid"]
+
+
+def test_a_right_signature_is_right(server: Harness) -> None:
+    assert is_valid(server)
+    assert not is_valid(server, fields=asked(b"wrong"))
+    assert server.verdicts == [Verdict(right, ADMIN.encode(), own=False) for right in (True, False)]
+    assert server.kinds == [Kind.READ, Kind.VERIFY] * 2
+
+
+def test_it_is_asked_over_plain_http_and_by_post_too(server: Harness) -> None:
+    target = f"/api/verifications/{SEC}"
+    body, json_type = json.dumps(asked()), {"Content-Type": "application/json"}
+    assert json_of(server.post(target, body, headers=json_type, secure=False))["isValid"] is True
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert json_of(server.post(target, urlencode(asked()), headers=form))["isValid"] is True
+    assert server.head(path()).status == 200
+    script = server.get(path() + "&callback=f").body
+    assert script.startswith(b"f({")
+
+
+@pytest.mark.parametrize(
+    "who", [ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}", SEC.replace("/", "%2F").replace("%2F", "/")]
+)
+def test_a_key_may_be_named_in_many_ways(server: Harness, who: str) -> None:
+    answer = server.get(path(who))
+    assert json_of(answer)["isValid"] is True
+    assert json_of(answer)["handle"] == who.rpartition(":")[2]
+
+
+def test_the_index_may_be_a_parameter_but_not_twice(server: Harness) -> None:
+    assert is_valid(server, ADMIN, asked(index="301"))
+    assert not is_valid(server, ADMIN, asked(index="302"))
+    assert is_valid(server, ADMIN, asked(index="0"))
+    for target in (path(SEC, asked(index="301")), path(ADMIN, {**asked(), "index": ["301", "301"]})):
+        answer = server.get(target)
+        assert answer.status == 400
+        assert json_of(answer)["responseCode"] == 4
+        assert "handle" not in json_of(answer)
+
+
+def test_a_prefix_alone_means_its_handle(server: Harness) -> None:
+    answer = server.get(path(f"301:{PREFIX}"))
+    assert json_of(answer) == {"responseCode": 1, "isValid": True, "handle": PREFIX}
+
+
+@pytest.mark.parametrize("who", [f"301:{PREFIX}/nobody", f"300:{ADMIN}", f"399:{ADMIN}", f"301:{PREFIX}/vec-std"])
+def test_what_is_no_secret_here_has_made_nothing(server: Harness, who: str) -> None:
+    assert not is_valid(server, who)
+    assert server.kinds == [Kind.READ, Kind.VERIFY], "and it takes as long"
+
+
+def test_all_ways_of_signing_are_known(server: Harness) -> None:
+    secret = "sä:cret".encode()
+    server.registry.do(Create(Handle.parse(USER), (secret_at(300, secret),)), OPERATOR, "cli")
+    signed = NONCE + CNONCE
+    derivation = {"salt": to_base64(b"salt"), "iterations": "10", "length": "160"}
+    ways = {
+        "MD5": hashlib.md5(secret + signed + secret).digest(),
+        "SHA1": hashlib.sha1(secret + signed + secret).digest(),
+        "HMAC-SHA1": hmac.digest(secret, signed, "sha1"),
+        "HMAC-SHA256": hmac.digest(secret, signed, "sha256"),
+    }
+    for password in (secret, secret.decode("latin-1").encode()):
+        derived = hashlib.pbkdf2_hmac("sha1", password, b"salt", 10, 20)
+        ways["PBKDF2-HMAC-SHA1"] = hmac.digest(derived, signed, "sha1")
+        for alg, signature in ways.items():
+            fields = asked(alg=alg, signature=to_base64(signature)) | derivation
+            assert is_valid(server, f"300:{USER}", fields), alg
+
+
+def test_empty_secrets_have_made_nothing(server: Harness) -> None:
+    server.registry.do(Create(Handle.parse(USER), (Value(300, "HS_SECKEY", b""),)), OPERATOR, "cli")
+    assert not is_valid(server, f"300:{USER}", asked(b""))
+
+
+def test_of_other_prefixes_nothing_is_known(server: Harness) -> None:
+    answer = server.get(path("300:99999/x"))
+    assert answer.status == 400
+    plain = json_of(answer)
+    assert (plain["responseCode"], plain["handle"]) == (301, "99999/x")
+    assert server.verdicts == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        *[{name: value for name, value in asked().items() if name != missing} for missing in asked()],
+        asked(alg="SHA-512"),
+        asked(nonce="?"),
+        asked(signature="?"),
+        asked(alg="PBKDF2-HMAC-SHA1"),
+        asked(alg="PBKDF2-HMAC-SHA1", salt="AAAA", iterations="1000001", length="160"),
+        asked(alg="PBKDF2-HMAC-SHA1", salt="AAAA", iterations="10", length="64"),
+        asked(index="x"),
+    ],
+)
+def test_a_question_that_cannot_be_understood_is_refused(server: Harness, fields: dict[str, str]) -> None:
+    answer = server.get(path(ADMIN, fields))
+    assert answer.status == 400
+    plain = json_of(answer)
+    assert list(plain) == ["responseCode", "message"]
+    assert plain["responseCode"] == 4
+    assert server.kinds == []
+
+
+@pytest.mark.parametrize(
+    "target", ["/api/verifications/", "/api/verifications/301:", "/api/verifications/99999999999:a/b"]
+)
+def test_what_names_no_key_is_refused(server: Harness, target: str) -> None:
+    answer = server.get(f"{target}?{urlencode(asked())}")
+    assert answer.status == 400
+    assert json_of(answer)["responseCode"] == 4
+
+
+def test_weak_digests_are_a_setting(server: Harness) -> None:
+    server.configure(weak_digests=False)
+    assert server.get(path(fields=asked(alg="SHA1"))).status == 400
+    assert is_valid(server)
+
+
+def test_who_asks_may_say_so_and_must_be_right(server: Harness) -> None:
+    wrong = server.get(path(), headers={"Authorization": basic_header(SEC, b"wrong")})
+    assert wrong.status == 401
+    assert json_of(wrong)["responseCode"] == 403
+    right = server.get(path(), headers={"Authorization": handle_header(cnonce=CNONCE)})
+    assert right.status == 200
+    (line,) = right.values("WWW-Authenticate")
+    assert "serversignature" in fields_of(line)
+
+
+@given(
+    st.text(max_size=20),
+    st.dictionaries(st.sampled_from((*asked(), "index", "salt", "iterations", "length")), st.text(max_size=20)),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_question_brings_more_than_a_refusal(server: Harness, who: str, fields: dict[str, str]) -> None:
+    assert server.get(path(who, asked() | fields)).status in (200, 400)

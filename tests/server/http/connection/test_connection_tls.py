@@ -1,0 +1,138 @@
+"""HTTP connections over TLS: the same as over TCP, on another transport."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.server.http.connection import manager
+from perseid.server.http.connection.connection import MAX_LINGER
+from perseid.server.http.messages import MAX_BODY
+from tests.server.http.connections import LARGE, Running, running
+
+GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
+NOW = b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running(tls=True) as made:
+        yield made
+
+
+def test_requests_are_answered_and_the_client_is_secure(server: Running) -> None:
+    with server.connect() as caller:
+        for _ in range(3):
+            caller.send(GET)
+            assert caller.answer().body == b"GET /x "
+            caller.send(NOW)
+            assert caller.answer().body == b"now\n"
+    assert server.service.requests[0].client.secure
+    assert server.service.requests[0].client.private
+
+
+def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send((GET + NOW) * 500)
+        for _ in range(500):
+            assert caller.answer().body == b"GET /x "
+            assert caller.answer().body == b"now\n"
+
+
+def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send(GET.replace(b"/x", b"/wait"))
+        server.until(lambda: len(server.service.requests) == 1)
+        caller.send(GET.replace(b"Host", b"X: " + b"x" * 4_000 + b"\r\nHost") * 100)
+        server.until(lambda: all(one._paused for one in server.keeping.open))
+        assert server.do(lambda: max(len(one._buffer) for one in server.keeping.open)) <= 1 << 18
+        server.do(server.service.go.set)
+        assert caller.answer().body == b"GET /wait "
+        for _ in range(100):
+            assert caller.answer().body == b"GET /x "
+
+
+def test_large_bodies_and_large_answers_arrive_whole(server: Running) -> None:
+    body = bytes(range(256)) * (MAX_BODY // 256)
+    with server.connect() as caller:
+        caller.send(NOW)
+        caller.answer()
+        caller.send(b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        assert caller.answer().body == b"PUT /x " + body
+        caller.send(GET.replace(b"/x", b"/large"))
+        assert caller.answer().body == bytes(LARGE)
+        caller.send(GET.replace(b"/x", b"/stream"))
+        assert caller.answer().body == b"one two three"
+
+
+def test_a_connection_ends_after_its_last_request(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send(GET.replace(b"Host", b"Connection: close\r\nHost"))
+        assert caller.answer().closes
+        assert caller.is_closed()
+
+
+def test_a_refusal_can_be_read_by_who_goes_on_sending(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send(NOW)
+        caller.answer()
+        caller.send(b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")
+        for _ in range(20):
+            caller.send(bytes(100_000))
+        assert caller.answer().status == 413
+        assert caller.is_closed()
+
+
+def test_who_goes_on_sending_without_end_is_cut_off(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send(b"X\r\n")
+        with pytest.raises((ssl.SSLError, ConnectionResetError, BrokenPipeError)):
+            caller.sock.sendall(bytes(100 * MAX_LINGER))
+    server.until(lambda: not server.keeping.open)
+
+
+def test_who_has_said_everything_still_gets_the_answer(server: Running) -> None:
+    with server.connect() as caller:
+        caller.send(GET.replace(b"/x", b"/wait"))
+        server.until(lambda: len(server.service.requests) == 1)
+        caller.sock.shutdown(socket.SHUT_WR)
+        server.until(lambda: all(one._ended for one in server.keeping.open))
+        server.do(server.service.go.set)
+        server.until(lambda: not server.keeping.open)
+
+
+def test_times_are_the_same(server: Running) -> None:
+    with server.connect() as idle, server.connect() as partial:
+        idle.send(NOW)
+        idle.answer()
+        partial.send(b"GET /")
+        server.until(lambda: server.keeping.unfinished.total == 5)
+        server.pass_time(manager.HEAD_TIME + 1)
+        assert partial.answer().status == 408
+        assert partial.is_closed()
+        server.pass_time(manager.IDLE_TIME)
+        assert idle.is_closed()
+
+
+def test_who_does_not_take_an_answer_is_cut_off(server: Running) -> None:
+    with server.connect() as caller:
+        caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        caller.send(GET.replace(b"/x", b"/endless"))
+        server.until(lambda: any(one._full for one in server.keeping.open))
+        server.pass_time(manager.TAKE_TIME + 1)
+        server.until(lambda: not server.keeping.open)
+    server.until(lambda: server.service.streams_closed == 1)
+
+
+def test_when_all_is_to_end_it_ends(server: Running) -> None:
+    with server.connect() as idle, server.connect() as asking:
+        idle.send(NOW)
+        idle.answer()
+        asking.send(GET.replace(b"/x", b"/wait"))
+        server.until(lambda: len(server.service.requests) == 2)
+        server.do(server.keeping.drain)
+        assert idle.is_closed()
+        server.do(server.service.go.set)
+        assert asking.answer().closes
+        assert asking.is_closed()

@@ -1,0 +1,544 @@
+"""TLS under HTTP: handshakes, certificates of clients, large answers, how it ends, and what hostile clients do."""
+
+import asyncio
+import socket
+import ssl
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from OpenSSL import SSL
+
+from perseid.registry.installation.certificates import self_signed
+from perseid.server.http.connection.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
+from perseid.server.http.connection.tls_handshake import server_context
+from perseid.server.native.decisions import Busy
+from tests.server.http.listeners import (
+    BOTH_VERSIONS,
+    PATIENCE,
+    Behind,
+    ask,
+    big,
+    client_certificate,
+    client_context,
+    client_key,
+    context_of_server,
+    fronted,
+    line_from,
+    plain_client,
+    read_all,
+    tls_client,
+    tls_key,
+)
+from tests.wire.key_material import RSA_KEY, SERVER_KEY
+
+VERSIONS = pytest.mark.parametrize("version", BOTH_VERSIONS, ids=lambda version: version.name)
+
+
+def _say_on(client: SSL.Connection) -> None:
+    client.do_handshake()
+    client.sendall(b"who\n")
+    client.recv(10)
+
+
+def who(behind: Behind, context: ssl.SSLContext) -> str:
+    with tls_client(behind.address, context) as client:
+        return ask(client, "who")
+
+
+# Handshakes
+
+
+@VERSIONS
+def test_a_client_without_a_certificate(version: ssl.TLSVersion) -> None:
+    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+        assert client.version() == version.name.replace("_", ".")
+        assert ask(client, "who") == "127.0.0.1 True none"
+        assert ask(client, "echo hello") == "hello"
+        assert behind.front.handshakes == 1
+        assert not behind.front.kept
+
+
+@VERSIONS
+@pytest.mark.parametrize("kind", ["rsa1024", "rsa2048", "recorded", "ec"])
+def test_a_certificate_that_chains_to_nothing_is_taken_as_it_is(version: ssl.TLSVersion, kind: str) -> None:
+    certificate = client_certificate(client_key(kind), "300:0.NA/12345")
+    digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+    with fronted() as behind:
+        context = client_context(version, client_key(kind), certificate)
+        assert who(behind, context) == f"127.0.0.1 True {digest}"
+
+
+def test_a_server_that_does_not_ask_gets_no_certificate() -> None:
+    key = tls_key(SERVER_KEY)
+    quiet = server_context([self_signed(key, ("localhost",))], key, asks=False)
+    with fronted(context=quiet) as behind:
+        for version in BOTH_VERSIONS:
+            assert who(behind, client_context(version, client_key("ec"))).endswith("none")
+
+
+def test_dsa_keys_count_with_tls_1_2_and_are_unknown_to_tls_1_3() -> None:
+    key = client_key("dsa")
+    certificate = client_certificate(key, "300:0.NA/12345")
+    digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+    with fronted() as behind:
+        assert who(behind, client_context(ssl.TLSVersion.TLSv1_2, key, certificate)).endswith(digest)
+        assert who(behind, client_context(ssl.TLSVersion.TLSv1_3, key, certificate)).endswith("none")
+
+
+@VERSIONS
+def test_a_certificate_that_somebody_else_signed_is_taken_too(version: ssl.TLSVersion) -> None:
+    certificate = client_certificate(client_key("ec"), "300:0.NA/12345", issuer=client_key("rsa2048"))
+    digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+    with fronted() as behind:
+        assert who(behind, client_context(version, client_key("ec"), certificate)).endswith(digest)
+
+
+@VERSIONS
+def test_a_certificate_without_its_key_ends_the_handshake(
+    version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client shows somebody's certificate, and what it signs with is not the key of it."""
+    caplog.set_level("INFO", "perseid")
+    stolen = client_key("rsa2048")
+    assert isinstance(stolen, rsa.RSAPrivateKey)
+    numbers = stolen.private_numbers()
+    wrong = rsa.RSAPrivateNumbers(
+        numbers.p, numbers.q, numbers.d - 2, numbers.dmp1 - 2, numbers.dmq1, numbers.iqmp, numbers.public_numbers
+    )
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    number = SSL.TLS1_2_VERSION if version is ssl.TLSVersion.TLSv1_2 else SSL.TLS1_3_VERSION
+    context.set_min_proto_version(number)
+    context.set_max_proto_version(number)
+    context.use_certificate(client_certificate(stolen, "300:0.NA/12345"))
+    context.use_privatekey(wrong.private_key(unsafe_skip_rsa_key_validation=True))
+    with fronted() as behind, plain_client(behind.address) as client:
+        client.settimeout(None)
+        liar = SSL.Connection(context, client)
+        liar.set_connect_state()
+        with suppress(SSL.Error):
+            liar.do_handshake()
+            liar.sendall(b"who\n")
+            assert not liar.recv(10)
+        behind.until(lambda: behind.failures == {"refused": 1}, "it was refused")
+        assert not behind.open
+    assert "bad signature" in caplog.records[0].getMessage()
+
+
+@VERSIONS
+def test_whoever_came_without_a_certificate_is_asked_when_coming_again(version: ssl.TLSVersion) -> None:
+    """No session is resumed: a ticket from before the certificate would keep it from being asked for."""
+    context = client_context(version)
+    certificate = client_certificate(client_key("ec"), "300:0.NA/12345")
+    later = client_context(version, client_key("ec"), certificate)
+    with fronted() as behind:
+        with tls_client(behind.address, context) as client:
+            assert ask(client, "who").endswith("none")
+            session = client.session
+        with tls_client(behind.address, context, session=session) as client:
+            assert ask(client, "who").endswith("none")
+            assert not client.session_reused
+        assert who(behind, later).endswith(sha256(certificate.public_bytes(Encoding.DER)).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"), [(["h2", "http/1.1"], "http/1.1"), (["http/1.1"], "http/1.1"), (["h2"], None), ([], None)]
+)
+def test_http_1_1_is_what_is_spoken_inside(offered: list[str], chosen: str | None) -> None:
+    context = client_context()
+    if offered:
+        context.set_alpn_protocols(offered)
+    with fronted() as behind, tls_client(behind.address, context) as client:
+        assert client.selected_alpn_protocol() == chosen
+        assert ask(client, "echo x") == "x"
+
+
+def test_a_handshake_may_come_octet_by_octet() -> None:
+    with fronted() as behind, plain_client(behind.address) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        inside = client_context().wrap_bio(incoming, outgoing)
+        for _ in range(10):
+            try:
+                inside.do_handshake()
+            except ssl.SSLWantReadError:
+                for octet in outgoing.read():
+                    client.sendall(bytes([octet]))
+                incoming.write(client.recv(65_536))
+            else:
+                break
+        inside.write(b"echo slowly\n")
+        for octet in outgoing.read():
+            client.sendall(bytes([octet]))
+        answer = b""
+        while not answer:
+            try:
+                answer = inside.read(100)
+            except ssl.SSLWantReadError:
+                incoming.write(client.recv(65_536))
+        assert answer == b"slowly\n"
+
+
+def test_a_request_may_come_together_with_the_end_of_the_handshake() -> None:
+    """What follows the last message of the client in one packet is not lost, nor what comes while a step is made."""
+    with fronted() as behind, plain_client(behind.address) as client:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        inside = client_context(ssl.TLSVersion.TLSv1_3).wrap_bio(incoming, outgoing)
+        with pytest.raises(ssl.SSLWantReadError):
+            inside.do_handshake()
+        client.sendall(outgoing.read())
+        while True:
+            incoming.write(client.recv(65_536))
+            try:
+                inside.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            break
+        inside.write(b"echo first\n")
+        client.sendall(outgoing.read())
+        answer = b""
+        while b"\n" not in answer:
+            incoming.write(client.recv(65_536))
+            try:
+                answer += inside.read(100)
+            except ssl.SSLWantReadError:
+                continue
+        assert answer == b"first\n"
+
+
+# Handshakes that come to nothing
+
+
+def test_old_versions_are_refused_and_the_reason_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "perseid")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it is what the test is about
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with fronted() as behind:
+        with pytest.raises(ssl.SSLError), tls_client(behind.address, context):
+            pass
+        behind.until(lambda: not len(behind.front.connections), "it is gone")
+        assert behind.failures == {"refused": 1}
+    (record,) = caplog.records
+    assert record.getMessage() == "a TLS handshake failed: unsupported protocol"
+    assert record.exc_info is None
+
+
+def test_a_client_that_trusts_the_certificate_not_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "perseid")
+    with fronted() as behind:
+        strict = ssl.create_default_context()
+        with (
+            pytest.raises(ssl.SSLCertVerificationError),
+            tls_client(behind.address, strict, server_hostname="localhost"),
+        ):
+            pass
+        behind.until(lambda: behind.failures == {"alert": 1}, "the alert is counted")
+    assert [record.getMessage() for record in caplog.records] == ["a TLS handshake failed: tlsv1 alert unknown ca"]
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"\x16\x03\x01\x00\x05hello",
+        b"\x16" * 100,
+        b"\x16\x03\x01\x40\x00" + bytes(0x4000),
+        bytes.fromhex("1603010004 0e000000"),
+    ],
+)
+def test_what_only_begins_like_tls_is_ended(octets: bytes) -> None:
+    with fronted() as behind, plain_client(behind.address) as client:
+        client.sendall(octets)
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(client)[:1] in (b"", b"\x15")
+        behind.until(lambda: not len(behind.front.connections), "it is gone")
+        assert sum(behind.failures.values()) == 1
+
+
+def test_a_client_that_goes_away_is_counted() -> None:
+    with fronted() as behind:
+        with plain_client(behind.address) as client:
+            client.sendall(b"\x16")
+            behind.until(lambda: behind.front.kept, "the handshake has begun")
+        behind.until(lambda: behind.failures == {"gone": 1}, "it has gone")
+
+
+def test_a_client_that_does_not_finish_its_handshake_is_cut() -> None:
+    with fronted() as behind, plain_client(behind.address) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00")
+        behind.until(lambda: behind.front.kept, "the handshake has begun")
+        behind.later(HANDSHAKE_TIME - 1)
+        assert not behind.failures
+        behind.later(HANDSHAKE_TIME + 1)
+        assert read_all(client) == b""
+        assert behind.failures == {"slow": 1}
+        assert behind.counts.limits() == {"slow connection": 1}
+
+
+def test_a_client_that_sends_without_end_is_cut() -> None:
+    """Records with parts of a message that would be long, as a hostile client sends them."""
+    hello = b"\x01" + (1 << 20).to_bytes(3, "big")
+    record = b"\x16\x03\x01" + struct.pack(">H", 1_000) + hello + bytes(996)
+    filler = b"\x16\x03\x01" + struct.pack(">H", 1_000) + bytes(1_000)
+    with fronted() as behind, plain_client(behind.address) as client:
+        client.sendall(record)
+        try:
+            for _ in range(2 * MAX_HANDSHAKE // 1_000):
+                client.sendall(filler)
+        except OSError:
+            pass
+        read_all(client)
+        behind.until(lambda: sum(behind.failures.values()) == 1, "it has ended")
+        assert set(behind.failures) <= {"too long", "refused"}
+
+
+def test_a_server_that_is_too_busy_says_so_to_nobody_and_ends_it() -> None:
+    async def refuse() -> None:
+        raise Busy
+
+    with fronted() as behind:
+        behind.delays.append(refuse)
+        with pytest.raises((ssl.SSLError, ConnectionResetError)), tls_client(behind.address, client_context()):
+            pass
+        behind.until(lambda: behind.failures == {"busy": 1}, "it is counted")
+        assert who(behind, client_context()).endswith("none")
+
+
+def test_a_client_that_goes_while_a_step_is_made_leaves_nothing() -> None:
+    with fronted() as behind:
+        release = behind.call(asyncio.Event)
+
+        async def wait() -> None:
+            await release.wait()
+
+        behind.delays.append(wait)
+        with plain_client(behind.address) as client:
+            inside = client_context().wrap_bio(ssl.MemoryBIO(), outgoing := ssl.MemoryBIO())
+            with pytest.raises(ssl.SSLWantReadError):
+                inside.do_handshake()
+            client.sendall(outgoing.read())
+            behind.until(lambda: not behind.delays, "the step has begun")
+            behind.later(HANDSHAKE_TIME + 1)
+        behind.call(release.set)
+        behind.until(lambda: not len(behind.front.connections), "it is gone")
+        assert behind.failures == {"slow": 1}
+        assert not behind.open
+
+
+def test_many_failures_are_counted_and_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "perseid")
+    with fronted() as behind:
+        for _ in range(80):
+            with plain_client(behind.address) as client:
+                client.sendall(b"\x16\x03\x01\x00\x05hello")
+                read_all(client)
+        behind.until(lambda: sum(behind.failures.values()) == 80, "all are counted")
+    assert 50 <= len(caplog.records) < 80
+
+
+def test_a_client_cannot_begin_a_second_handshake() -> None:
+    with fronted() as behind, plain_client(behind.address) as client:
+        context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+        context.set_max_proto_version(SSL.TLS1_2_VERSION)
+        again = SSL.Connection(context, client)
+        again.set_connect_state()
+        client.settimeout(None)
+        again.do_handshake()
+        again.sendall(b"echo one\n")
+        assert again.recv(10) == b"one\n"
+        again.renegotiate()
+        with pytest.raises(SSL.Error):
+            _say_on(again)
+
+
+# What goes through
+
+
+@VERSIONS
+def test_a_large_answer_comes_whole(version: ssl.TLSVersion) -> None:
+    size = 5_000_001
+    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+        client.sendall(b"big %d\nclose\n" % size)
+        assert read_all(client) == big(size) + b"bye\n"
+
+
+@VERSIONS
+@pytest.mark.parametrize("together", [False, True], ids=["behind the handshake", "with its last words"])
+def test_much_may_be_sent_at_once(version: ssl.TLSVersion, together: bool) -> None:
+    """Many records come together; each line of them is obeyed, in order.
+
+    In TLS 1.3 a client has the last word of the handshake and may go on at once; both come in one piece then.
+    """
+    lines = b"".join(b"echo %06d\n" % number for number in range(20_000)) + b"close\n"
+    # Over memory, for two threads must not use one TLS socket at the same time.
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    speaking = client_context(version).wrap_bio(incoming, outgoing)
+    with fronted() as behind, plain_client(behind.address) as client:
+        while True:
+            try:
+                speaking.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.sendall(outgoing.read())
+                incoming.write(client.recv(65_536))
+        if not together:
+            client.sendall(outgoing.read())
+        speaking.write(lines)
+        sender = threading.Thread(target=client.sendall, args=(outgoing.read(),))
+        sender.start()
+        incoming.write(read_all(client))
+        incoming.write_eof()
+        sender.join()
+        assert not behind.failures
+        assert b"".join(_decrypted(speaking)) == lines.replace(b"echo ", b"").replace(b"close", b"bye")
+
+
+def _decrypted(speaking: ssl.SSLObject) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = speaking.read(65_536)
+        except ssl.SSLWantReadError:
+            return
+        if not piece:
+            return
+        yield piece
+
+
+def test_who_takes_slowly_is_waited_for() -> None:
+    """The protocol inside hears that it should write no more, and later that it may."""
+    with fronted() as behind, tls_client(behind.address, client_context()) as client:
+        client.sendall(b"big 30000000\n")
+        behind.until(lambda: behind.open and not behind.open[0].writable, "it is told to wait")
+        left = 30_000_000
+        while left:
+            left -= len(client.recv(min(left, 65_536)))
+        behind.until(lambda: behind.open[0].writable, "it may go on")
+        assert ask(client, "echo still here") == "still here"
+
+
+def test_what_nobody_reads_stays_at_the_client() -> None:
+    with fronted() as behind, tls_client(behind.address, client_context()) as client:
+        client.sendall(b"pause\n")
+        behind.until(lambda: behind.open and behind.open[0].paused, "it reads no more")
+        small = behind.open[0]
+        client.setblocking(False)
+        full = 0
+        while full < 100:  # nothing more fits between the two, again and again
+            try:
+                client.send(b"echo 12345678901234567890\n" * 500)
+                full = 0
+            except ssl.SSLWantWriteError:
+                full += 1
+                behind.call(lambda: None)
+        taken = small.taken
+        assert taken < 2 << 20
+        assert small.transport is not None
+        behind.call(small.transport.resume_reading)
+        behind.until(lambda: small.taken > taken, "it reads on")
+
+
+@VERSIONS
+def test_reading_can_stop_and_go_on_between_any_two_records(version: ssl.TLSVersion) -> None:
+    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+        for number in range(20):
+            client.sendall(b"pause\n")
+            client.sendall(b"echo %d\n" % number)
+            behind.until(lambda: behind.open and behind.open[0].paused, "it reads no more")
+            small = behind.open[0]
+            small.paused = False
+            assert small.transport is not None
+            behind.call(small.transport.resume_reading)
+            assert line_from(client) == str(number)
+
+
+# The end
+
+
+@VERSIONS
+def test_the_end_is_said(version: ssl.TLSVersion) -> None:
+    """A client is told that what it got is all, so nobody on the way can have cut it short."""
+    context = client_context(version)
+    with fronted() as behind, tls_client(behind.address, context, suppress_ragged_eofs=False) as client:
+        client.sendall(b"close\n")
+        assert read_all(client) == b"bye\n"
+        behind.until(lambda: behind.open[0].lost, "it is over")
+
+
+def test_a_server_that_has_said_all_still_reads() -> None:
+    with fronted() as behind, tls_client(behind.address, client_context(), suppress_ragged_eofs=False) as client:
+        client.sendall(b"finish\n")
+        assert read_all(client) == b"all\n"
+        client.sendall(b"echo more\n")
+        behind.until(lambda: behind.open[0].taken == 17, "it is read")
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_client_that_has_said_all_is_still_answered(says_so: bool) -> None:
+    """By the alert of TLS, or by closing its half of the connection alone."""
+    with fronted() as behind, plain_client(behind.address) as client:
+        behind.answers_after_the_end = True
+        context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+        inside = SSL.Connection(context, client)
+        client.settimeout(None)
+        inside.set_connect_state()
+        inside.do_handshake()
+        inside.sendall(b"echo x\n")
+        assert inside.recv(10) == b"x\n"
+        if says_so:
+            inside.shutdown()
+        else:
+            client.shutdown(socket.SHUT_WR)
+        assert inside.recv(10) == b"late\n"
+        with pytest.raises((SSL.ZeroReturnError, SSL.SysCallError)):
+            inside.recv(10)
+        behind.until(lambda: behind.open[0].lost, "it is over")
+
+
+def test_a_client_that_closes_both_halves_is_gone() -> None:
+    with fronted() as behind:
+        with tls_client(behind.address, client_context()) as client:
+            assert ask(client, "echo x") == "x"
+        behind.until(lambda: behind.open[0].lost, "it is gone")
+        assert behind.open[0].ended
+        assert not len(behind.front.connections)
+
+
+@pytest.mark.parametrize("octets", [b"GET / HTTP/1.1\r\n\r\n", b"\x17\x03\x03\x00\x20" + bytes(32), b"\x16" * 64])
+def test_what_is_no_record_ends_the_connection(octets: bytes) -> None:
+    with fronted() as behind, plain_client(behind.address) as client:
+        context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+        inside = SSL.Connection(context, client)
+        client.settimeout(None)
+        inside.set_connect_state()
+        inside.do_handshake()
+        inside.sendall(b"echo x\n")
+        assert inside.recv(10) == b"x\n"
+        client.settimeout(PATIENCE)
+        client.sendall(octets)
+        read_all(client)
+        behind.until(lambda: behind.open[0].lost, "it is over")
+
+
+def test_another_certificate_counts_for_those_who_come_later() -> None:
+    with fronted() as behind, tls_client(behind.address, client_context()) as first:
+        before = first.getpeercert(binary_form=True)
+        other = context_of_server(RSA_KEY)
+
+        def change() -> None:
+            behind.front.context = other
+
+        behind.call(change)
+        with tls_client(behind.address, client_context()) as second:
+            assert second.getpeercert(binary_form=True) != before
+            assert ask(second, "echo new") == "new"
+        assert ask(first, "echo old") == "old"

@@ -1,0 +1,222 @@
+"""A server without sockets: a real installation and its registry in a temporary directory, and requests to its service.
+
+    with harness() as server:
+        assert server.get("/api/handles/12345/n0").status == 200
+
+Work is done where it is asked for. A request comes over TLS from another machine unless it says otherwise.
+"""
+
+import asyncio
+import base64
+import json
+import random
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from perseid.records.private_keys import PrivateKey
+from perseid.records.site import Site, Transport
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
+from perseid.server.http.context import HttpSettings, Place, Verdict
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.http.service import HttpService
+from perseid.server.limits.budgets import NO_LIMIT, Budget
+from perseid.server.native.server import NativeDoor
+from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
+from perseid.wire.codes import ResponseCode
+from perseid.wire.framing import Frame
+from perseid.wire.server import Reply
+from tests.server.installations import ADMINISTRATOR, SECRET, copy_to
+from tests.server.native.native_servers import SITE, Clock, make_server, recorded_registry
+from tests.wire.key_material import SERVER_KEY
+
+STRANGER: Final = "192.0.2.1"
+"""The address that requests come from, unless they say otherwise: another machine's."""
+
+PUBLIC_URL: Final = "https://hdl.example.org"
+
+
+def basic(who: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[str, str]:
+    """The header of somebody with a secret key, as clients write it."""
+    octets = secret.encode() if isinstance(secret, str) else secret
+    name = who.replace("%", "%25").replace(":", "%3A").encode()
+    return {"Authorization": "Basic " + base64.b64encode(name + b":" + octets).decode()}
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The native protocol for messages in HTTP requests; work is done where it is asked for."""
+
+    door: NativeDoor
+    time: Callable[[], float]
+
+    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[Served, None]:
+        async def do(work: Work) -> object:
+            return work.call()
+
+        steps = self.door.steps(frame, host, self.time(), transport=transport)
+        async with aclosing(drive_in_loop(steps, do)) as answers:
+            async for served in answers:
+                yield served
+
+    def early_failure(self, code: ResponseCode, text: str) -> Reply:
+        return self.door.server.early_failure(code, text, self.time())
+
+
+@dataclass
+class Harness:
+    """A server to which requests are made directly."""
+
+    service: HttpService
+    kinds: list[Kind] = field(default_factory=list, repr=False)
+    """What sorts of work were asked for, in that order."""
+    verdicts: list[Verdict] = field(default_factory=list, repr=False)
+    """What came of each proof of an identity, in that order."""
+
+    @property
+    def place(self) -> Place:
+        return self.service.place
+
+    @property
+    def registry(self) -> Registry:
+        return self.service.place.registry
+
+    def configure(self, **settings: Any) -> None:
+        """Serve with other settings of `HttpSettings` from now on."""
+        self.service.place = replace(self.place, settings=replace(self.place.settings, **settings))
+
+    def hold_time(self) -> None:
+        """Let requests come at one moment, however long they take."""
+        now = self.place.time()
+        self.service.place = replace(self.place, time=lambda: now)
+
+    def ask(
+        self,
+        method: str,
+        target: str | bytes,
+        body: bytes | str = b"",
+        *,
+        headers: Mapping[str, str | list[str]] | None = None,
+        secure: bool = True,
+        local: bool = False,
+        trusted: bool = False,
+        certificate: bytes | None = None,
+        host: str = STRANGER,
+        version: str = "1.1",
+    ) -> Response:
+        """Make a request and wait for its answer."""
+        pairs = [
+            (name.lower(), value)
+            for name, values in (headers or {}).items()
+            for value in ([values] if isinstance(values, str) else values)
+        ]
+        request = Request(
+            method,
+            target.encode() if isinstance(target, str) else target,
+            pairs,
+            body.encode() if isinstance(body, str) else body,
+            Client(host, secure, local, trusted, certificate),
+            version,
+        )
+        return asyncio.run(self.answer(request))
+
+    async def answer(self, request: Request) -> Response:
+        """The answer to a request, with all of its body."""
+        response = await self.service.answer(request)
+        if response.stream is None:
+            return response
+        body = b"".join([piece async for piece in response.stream])
+        return replace(response, body=body, stream=None)
+
+    def get(self, target: str | bytes, **how: Any) -> Response:
+        return self.ask("GET", target, **how)
+
+    def head(self, target: str | bytes, **how: Any) -> Response:
+        return self.ask("HEAD", target, **how)
+
+    def post(self, target: str | bytes, body: bytes | str = b"", **how: Any) -> Response:
+        return self.ask("POST", target, body, **how)
+
+    def delete(self, target: str | bytes, **how: Any) -> Response:
+        return self.ask("DELETE", target, **how)
+
+    def put(self, target: str | bytes, plain: object, **how: Any) -> Response:
+        """PUT something as JSON; octets and text are sent as they are."""
+        body = plain if isinstance(plain, bytes | str) else json.dumps(plain)
+        how["headers"] = {"Content-Type": "application/json", **how.get("headers", {})}
+        return self.ask("PUT", target, body, **how)
+
+
+def in_session(server: Harness, who: str = ADMINISTRATOR, secret: str = SECRET) -> dict[str, str]:
+    """The header of somebody who has proved who they are in a session, which no browser sends by itself."""
+    answer = server.post("/api/sessions", headers=basic(who, secret))
+    assert answer.status == 201, answer
+    return {"Authorization": f'Handle sessionId="{json.loads(answer.body)["sessionId"]}"'}
+
+
+def json_of(response: Response) -> Any:
+    """What an answer says, in JSON; its type says that it is."""
+    assert list(response.values("Content-Type")) == ["application/json;charset=utf-8"]
+    return json.loads(response.body)
+
+
+def header_of(response: Response, name: str) -> str | None:
+    """A header of an answer, which has it once or not at all."""
+    found = list(response.values(name))
+    assert len(found) <= 1, found
+    return found[0] if found else None
+
+
+def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -> Harness:
+    """A server of a registry."""
+    kinds: list[Kind] = []
+    verdicts: list[Verdict] = []
+
+    def judge(verdict: Verdict, client: Client) -> None:  # noqa: ARG001 - of everybody
+        verdicts.append(verdict)
+
+    async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
+        kinds.append(work.kind)
+        return work.call()
+
+    def time() -> float:
+        return float(registry.now())
+
+    place = Place(
+        registry=registry,
+        site=site,
+        position=0,
+        key=key,
+        settings=HttpSettings(PUBLIC_URL),
+        do=do,
+        time=time,
+        random=random.Random(5).randbytes,
+        ready=lambda: "",
+        judge=judge,
+        suggesting=Budget(NO_LIMIT, NO_LIMIT),
+        native=Messages(NativeDoor(registry, make_server(), site), time),
+    )
+    return Harness(HttpService(place), kinds, verdicts)
+
+
+@contextmanager
+def harness(**rules: Any) -> Iterator[Harness]:
+    """A server of the installation of `installations`: the prefix 12345 with fifty names, and who administers it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="perseid-http-") as folder,
+        Installation.open(copy_to(Path(folder)), environ={}) as installation,
+    ):
+        yield serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"], **rules)))
+
+
+@contextmanager
+def recorded_harness(clock: Clock | None = None, **rules: Any) -> Iterator[Harness]:
+    """A server in the state in which exchanges with the deployed server were recorded."""
+    with recorded_registry(clock, **rules) as registry:
+        yield serve(registry)

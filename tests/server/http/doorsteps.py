@@ -1,0 +1,170 @@
+"""Who comes to the HTTP API, and what they are asked: a place in the recorded state, without anything that answers it.
+
+    with doorstep() as door:
+        assert door.identify("Basic …").problem is None
+
+Work is done where it is asked for, unless `door.do` is replaced. Requests come over TLS from another machine.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from perseid.names.handle import Handle
+from perseid.records.encoding import to_base64
+from perseid.records.value import Value
+from perseid.registry.commands.records import Create, Modify, Remove
+from perseid.registry.registry import Registry
+from perseid.server.http.auth import authentication, handle_scheme, proofs
+from perseid.server.http.auth.authentication import Identified
+from perseid.server.http.auth.session_table import Session, SessionTable
+from perseid.server.http.context import Asking, HttpSettings, Place, Verdict
+from perseid.server.http.messages import Client, HeaderList, Request
+from perseid.server.native.decisions import Guarded
+from perseid.server.native.steps import Kind, Work
+from tests.registry.registries import OPERATOR
+from tests.server.native.native_servers import HIDDEN, NOW, PREFIX, SITE, recorded_registry
+from tests.wire.key_material import SERVER_KEY
+
+STRANGER: Final = "192.0.2.1"
+USER: Final = f"{PREFIX}/user"
+
+
+@dataclass
+class Doorstep:
+    """A place to which requests are made; it is `Place` that answers them."""
+
+    place: Place
+    now: list[float]
+    """The time that it has, alone in its list."""
+    kinds: list[Kind] = field(default_factory=list)
+    secrets: list[bytes | None] = field(default_factory=list)
+    """Whose secret each work was about."""
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def registry(self) -> Registry:
+        return self.place.registry
+
+    @property
+    def table(self) -> SessionTable:
+        return self.place.sessions
+
+    def configure(self, **settings: Any) -> None:
+        self.place = replace(self.place, settings=replace(self.place.settings, **settings))
+
+    def asking(
+        self,
+        authorization: str | None = None,
+        *,
+        method: str = "GET",
+        target: str = f"/api/handles/{PREFIX}/vec-std",
+        body: bytes | str | None = None,
+        client: Client | None = None,
+        host: str = STRANGER,
+        certificate: bytes | None = None,
+        **headers: str,
+    ) -> Asking:
+        pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
+        if authorization is not None:
+            pairs.append(("authorization", authorization))
+        octets = body.encode() if isinstance(body, str) else body or b""
+        client = client or Client(host, secure=True, certificate=certificate)
+        return Asking(Request(method, target.encode(), pairs, octets, client), self.place)
+
+    def identify(self, authorization: str | None = None, **how: Any) -> Identified:
+        return asyncio.run(authentication.identify(self.asking(authorization, **how)))
+
+    def reason(self, authorization: str | None = None, **how: Any) -> str:
+        """Why somebody is not believed."""
+        identified = self.identify(authorization, **how)
+        assert identified.problem is not None
+        assert str(identified.who) == "anonymous"
+        assert identified.guard is None
+        return identified.problem.reason
+
+    def challenge(self, authorization: str | None = None, **how: Any) -> HeaderList:
+        asking = self.asking(authorization, **how)
+        return authentication.challenge_headers(asking, asyncio.run(authentication.identify(asking)))
+
+    def begin(self) -> Session:
+        """A session in which nobody is known."""
+        return self.table.begin(STRANGER, self.now[0])
+
+    def carry_out(self, identified: Identified, operation: Any) -> Any:
+        """Have an operation carried out for whoever asks, under the guard of their key."""
+        return self.registry.do(Guarded(operation, identified.guard, refers=True), identified.who, "http")
+
+    # What others do meanwhile
+
+    def create(self, name: str, *values: Value) -> None:
+        self.registry.do(Create(Handle.parse(name), values), OPERATOR, "cli")
+
+    def modify(self, name: str, *values: Value) -> None:
+        self.registry.do(Modify(Handle.parse(name), values), OPERATOR, "cli")
+
+    def remove(self, name: str, *indexes: int) -> None:
+        self.registry.do(Remove(Handle.parse(name), indexes), OPERATOR, "cli")
+
+
+@contextmanager
+def doorstep() -> Iterator[Doorstep]:
+    """A place in the state in which exchanges were recorded."""
+    with recorded_registry() as registry:
+        yield doorstep_of(registry)
+
+
+def doorstep_of(registry: Registry) -> Doorstep:
+    kinds: list[Kind] = []
+    secrets: list[bytes | None] = []
+    verdicts: list[Verdict] = []
+    now = [NOW]
+
+    async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
+        kinds.append(work.kind)
+        secrets.append(work.secret_of)
+        return work.call()
+
+    def judge(verdict: Verdict, client: Client) -> None:  # noqa: ARG001 - of everybody
+        verdicts.append(verdict)
+
+    place = Place(
+        registry=registry,
+        site=SITE,
+        position=0,
+        key=SERVER_KEY,
+        settings=HttpSettings("https://hdl.example.org"),
+        do=do,
+        time=lambda: now[0],
+        random=bytes,
+        ready=lambda: "",
+        judge=judge,
+    )
+    return Doorstep(place, now, kinds, secrets, verdicts)
+
+
+def basic_header(name: str, secret: str | bytes) -> str:
+    return "Basic " + proofs.write(name, secret.encode() if isinstance(secret, str) else secret)
+
+
+def handle_header(**fields: str | bytes) -> str:
+    """A header of the Handle scheme; octets are written in base64, the id percent-encoded."""
+    written = {name: to_base64(value) if isinstance(value, bytes) else value for name, value in fields.items()}
+    if "id" in written:
+        written["id"] = handle_scheme.id_to_header(written["id"])
+    return "Handle " + handle_scheme.write(written)
+
+
+def secret_at(index: int, secret: bytes = b"a secret") -> Value:
+    return Value(index, "HS_SECKEY", secret, permissions=HIDDEN)
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """The fields of a challenge of the Handle scheme."""
+    scheme, _, rest = line.partition(" ")
+    assert scheme == "Handle"
+    fields = handle_scheme.parse(rest)
+    assert fields is not None
+    return fields

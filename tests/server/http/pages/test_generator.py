@@ -1,0 +1,446 @@
+"""The generator's page: who may use it, what it makes, what it explains; and that no other page can use it for them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perseid.ledger.log.entry import State
+from perseid.names import pilin
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.site import PrimaryMask
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Remove
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making
+from perseid.server.http.messages import Response
+from perseid.server.http.pages import generator
+from perseid.server.http.pages.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
+from perseid.server.http.pages.generator import MAX_AT_ONCE, MAX_FIELD
+from perseid.server.http.pages.pages import POLICY
+from tests.server.http.client_certificates import named
+from tests.server.http.contexts import Harness, basic, harness, header_of
+from tests.server.http.resolver.resolver_records import create, page_of
+from tests.server.installations import ADMINISTRATOR, OPERATOR
+from tests.wire.key_material import RSA_KEY
+
+FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+PILIN: Final = "102.100.272"
+CORDRA: Final = "3000.01"
+ADDRESS: Final = "https://thing.example/"
+OTHER: Final = "300:12345/other"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with harness() as made:
+        admin = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
+        for prefix, profile in ((PILIN, "pilin"), (CORDRA, "cordra")):
+            policy = replace(PROFILES[profile], default_creator="12345/n0")
+            made.registry.do(AddNamespace(prefix, policy, (admin,)), OPERATOR, "cli")
+        only_server = replace(PROFILES["free"], who_may_mint=Who.SERVER)
+        made.registry.do(AddNamespace("777", only_server, (admin,)), OPERATOR, "cli")
+        create(made, "12345/other", Value(300, "HS_SECKEY", b"other-secret"))
+        yield made
+
+
+def form_of(server: Harness, **how: Any) -> str:
+    """The token of a new form."""
+    answer = server.get("/generate", headers=basic(), **how)
+    assert answer.status == 200
+    return token_of(answer)
+
+
+def token_of(answer: Response) -> str:
+    (found,) = re.findall(rb'name="token" value="([A-Za-z0-9_-]+)"', answer.body)
+    return str(found.decode())
+
+
+def send(server: Harness, headers: dict[str, str] | None = None, /, **fields: str) -> Response:
+    """Send the form as a browser does; a token is got first, unless one is given."""
+    if "token" not in fields:
+        fields["token"] = form_of(server)
+    given = {"where": "12345", "making": "reserve", "count": "1", **fields}
+    return server.post("/generate", urlencode(given), headers={**FORM, **basic(), **(headers or {})})
+
+
+def made(answer: Response) -> list[str]:
+    """The names on a page of results."""
+    assert answer.status == 200, page_of(answer).text
+    return [name.decode() for name in re.findall(rb'<li>(?:<a [^>]*>)?<bdi class="name">([^<]+)</bdi>', answer.body)]
+
+
+def entry_of(server: Harness, name: str) -> State | None:
+    with server.registry.facts() as facts:
+        entry = facts.held(Handle.parse(name)).entry
+        return None if entry is None else entry.state
+
+
+# Who
+
+
+def test_everybody_may_read_what_a_suffix_is_made_of(server: Harness) -> None:
+    answer = server.get("/generate")
+    page = page_of(answer)
+    assert answer.status == 200
+    assert HOW_IT_COUNTS in page.text
+    assert [attributes.get("name") for tag, attributes in page.elements if tag == "input"] == []
+    assert header_of(answer, "Cache-Control") == "no-store"
+    assert header_of(answer, "Content-Security-Policy") == POLICY
+    assert server.head("/generate").status == 200
+
+
+def test_who_wants_to_use_it_is_asked_who_they_are(server: Harness) -> None:
+    answer = server.post("/generate", headers=FORM)
+    assert answer.status == 401
+    assert any(value.startswith("Basic ") for value in answer.values("WWW-Authenticate"))
+    assert page_of(answer).title == "Make new names"
+    assert server.post("/generate", "", headers={**FORM, **basic()}).status == 200
+    wrong = server.get("/generate", headers=basic(secret="wrong"))
+    assert wrong.status == 401
+    assert b'name="token"' not in wrong.body
+
+
+def test_nothing_goes_over_a_connection_that_others_can_read(server: Harness) -> None:
+    page = page_of(server.get("/generate", headers=basic(), secure=False))
+    assert "over TLS" in page.text
+    assert b"token" not in server.get("/generate", headers=basic(), secure=False).body
+    fields = {"where": "12345", "making": "reserve", "count": "1", "token": form_of(server)}
+    refused = server.post("/generate", urlencode(fields), headers={**FORM, **basic()}, secure=False)
+    assert refused.status == 403
+    assert header_of(refused, "WWW-Authenticate") is None
+    local = server.get("/generate", headers=basic(), secure=False, local=True, host="127.0.0.1")
+    assert token_of(local)
+
+
+def test_a_certificate_does_as_well(server: Harness) -> None:
+    create(server, "12345/holder", Value(300, "HS_PUBKEY", RSA_KEY.public.to_bytes()))
+    certificate = named("300:12345/holder")
+    answer = server.get("/generate", certificate=certificate)
+    assert "300:12345/holder" in page_of(answer).text
+    fields = {"where": "12345", "making": "reserve", "count": "1", "token": token_of(answer)}
+    refused = server.post("/generate", urlencode(fields), headers=FORM, certificate=certificate)
+    assert refused.status == 403
+    assert "may not make names under 12345" in page_of(refused).text
+
+
+# What is made
+
+
+def test_the_form_offers_where_somebody_may_make_names(server: Harness) -> None:
+    page = page_of(server.get("/generate", headers=basic()))
+    offered = [attributes["value"] for tag, attributes in page.elements if tag == "option"]
+    assert {"12345", PILIN, CORDRA, "777"} <= set(offered), "a server administrator may everywhere"
+    assert f"You are {ADMINISTRATOR}" in page.text
+    theirs = page_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
+    assert [attributes for tag, attributes in theirs.elements if tag == "option"] == []
+    labels = {attributes.get("for") for tag, attributes in page.elements if tag == "label"}
+    for tag, attributes in page.elements:
+        if tag == "input" and attributes["type"] == "text":
+            assert attributes["id"] in labels
+
+
+def test_names_are_minted_and_lead_to_the_address(server: Harness) -> None:
+    answer = send(server, where=PILIN, making="mint", url=ADDRESS, count="2")
+    names = made(answer)
+    assert len(names) == 2
+    for name in names:
+        assert server.get(f"/{name}").status == 302
+        assert header_of(server.get(f"/{name}"), "Location") == ADDRESS
+    assert {f"/{name}" for name in names} <= set(page_of(answer).links)
+    assert (answer.code, answer.name, answer.who) == (1, names[0], ADMINISTRATOR)
+
+
+def test_names_are_reserved(server: Harness) -> None:
+    (name,) = made(send(server, where=PILIN, making="reserve"))
+    assert entry_of(server, name) is State.RESERVED
+    assert server.get(f"/{name}").status == 404
+
+
+def test_names_are_generated_and_nothing_is_kept_but_that_they_are_taken(server: Harness) -> None:
+    names = made(send(server, where=PILIN, making="generate", count="3"))
+    assert len(set(names)) == 3
+    assert all(entry_of(server, name) is None for name in names)
+    assert set(names).isdisjoint(made(send(server, where=PILIN, making="generate", count="100"))), "never again (P6)"
+
+
+def test_the_nine_characters_are_explained(server: Harness) -> None:
+    (name,) = made(answer := send(server, where=PILIN, making="generate"))
+    page = page_of(answer)
+    suffix = name.partition("/")[2]
+    cells = re.findall(r'class="data character">(.)</td>', answer.body.decode())
+    assert "".join(cells) == suffix
+    assert len(cells) == pilin.LENGTH == 9
+    assert pilin.format_time(pilin.decode(suffix)) in page.text
+    numbers = [
+        int(cell.replace(",", ""))
+        for cell in re.findall(r'data-label="Milliseconds"[^>]*>([0-9,]+)<', answer.body.decode())
+    ]
+    assert sum(numbers) == pilin.decode(suffix)
+
+
+def test_other_schemes_say_what_they_can(server: Harness) -> None:
+    (cordra,) = made(answer := send(server, where=CORDRA, making="mint", url=ADDRESS))
+    assert re.fullmatch(rf"{re.escape(CORDRA)}/[0-9A-F]{{32}}", cordra)
+    assert "UUID" in page_of(answer).text
+    assert b"data character" not in answer.body
+    (free,) = made(send(server, where="12345/report-", making="reserve"))
+    assert free.startswith("12345/report-")
+
+
+def test_a_creator_is_named_where_the_namespace_wants_one(server: Harness) -> None:
+    admin = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
+    server.registry.do(AddNamespace("102.100.273", PROFILES["pilin"], (admin,)), OPERATOR, "cli")
+    refused = send(server, where="102.100.273", making="mint", url=ADDRESS)
+    assert refused.status == 400
+    assert "names no creator" in page_of(refused).text
+    (name,) = made(send(server, where="102.100.273", making="mint", url=ADDRESS, creator="12345/n0"))
+    assert "12345/n0" in page_of(server.get(f"/{name}?noredirect")).text
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"where": ""}, 400, "under which prefix"),
+        ({"where": "999"}, 400, "doesn't live here"),
+        ({"where": "a b/c"}, 400, ""),
+        ({"where": f"{PILIN}/abc"}, 400, "the service makes the whole suffix"),
+        ({"count": "0"}, 400, "1 to 100"),
+        ({"count": "101"}, 400, "1 to 100"),
+        ({"count": "many"}, 400, "1 to 100"),
+        ({"count": "٣"}, 400, "1 to 100"),
+        ({"making": "everything"}, 400, "Choose"),
+        ({"making": "mint", "url": ""}, 400, "reserve the names"),
+        ({"making": "mint", "url": "javascript:alert(1)"}, 400, "scheme"),
+    ],
+)
+def test_what_cannot_be_is_said_kindly(server: Harness, fields: dict[str, str], status: int, words: str) -> None:
+    answer = send(server, **fields)
+    assert answer.status == status
+    page = page_of(answer)
+    assert words in page.text
+    filled = {attributes.get("name"): attributes.get("value") for tag, attributes in page.elements if tag == "input"}
+    for name in ("where", "url", "count"):
+        if fields.get(name):
+            assert filled[name] == fields[name], "what was written stays there"
+    assert token_of(answer), "and it can be sent again"
+
+
+def test_who_may_not_is_told_why(server: Harness) -> None:
+    mine = basic(OTHER, "other-secret")
+    token = token_of(server.get("/generate", headers=mine))
+    fields = {"where": "12345", "making": "reserve", "count": "1", "token": token}
+    answer = server.post("/generate", urlencode(fields), headers={**FORM, **mine})
+    assert answer.status == 403
+    assert "who_may_mint" in page_of(answer).text
+
+
+def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> object:
+        raise MustWait(7.0, None, "names have been given out ahead of the clock", "P6")
+
+    monkeypatch.setattr(generator, "patiently", wait)
+    answer = send(server, where=PILIN)
+    assert (answer.status, header_of(answer, "Retry-After")) == (503, "7")
+    assert "Try again in 7 s" in page_of(answer).text
+
+
+def test_a_server_that_takes_no_changes_says_so(server: Harness) -> None:
+    place = server.place
+    site = replace(place.site, primary=PrimaryMask(0))
+    try:
+        server.service.place = replace(place, site=site)
+        assert send(server).status == 400
+    finally:
+        server.service.place = place
+
+
+# Forgery
+
+
+def test_a_form_without_its_token_does_nothing(server: Harness) -> None:
+    with server.registry.facts() as facts:
+        before = facts.reading.size
+    theirs = token_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
+    good = form_of(server)
+    for token in ("", "x", "A" * 75, theirs, good[:-1], good + "A", good.swapcase(), "é", "A" * 10_000):
+        answer = send(server, token=token)
+        assert answer.status == 403
+        assert "here is a new one" in page_of(answer).text
+    with server.registry.facts() as facts:
+        assert facts.reading.size == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_a_page_of_another_site_cannot_send_it(server: Harness, headers: dict[str, str]) -> None:
+    answer = send(server, headers)
+    assert answer.status == 403
+    assert "another site" in page_of(answer).text
+
+
+def test_our_own_page_can(server: Harness) -> None:
+    headers = {"Origin": "https://hdl.example.org", "Sec-Fetch-Site": "same-origin", "Host": "hdl.example.org"}
+    assert len(made(send(server, headers))) == 1
+
+
+def test_reading_changes_nothing(server: Harness) -> None:
+    fields = urlencode({"where": "12345", "making": "reserve", "count": "1", "token": form_of(server)})
+    with server.registry.facts() as facts:
+        before = facts.reading.size
+    assert made(server.get(f"/generate?{fields}", headers=basic())) == []
+    as_json = server.post("/generate", fields, headers={"Content-Type": "text/plain", **basic()})
+    assert made(as_json) == []
+    with server.registry.facts() as facts:
+        assert facts.reading.size == before
+
+
+def test_a_form_that_is_sent_twice_is_carried_out_once(server: Harness) -> None:
+    token = form_of(server)
+    first = made(send(server, token=token, count="3", where=PILIN))
+    assert made(send(server, token=token, count="3", where=PILIN)) == first
+    other = send(server, token=token, count="4", where=PILIN)
+    assert other.status == 422
+    assert "something else in it" in page_of(other).text
+    refused = form_of(server)
+    assert send(server, token=refused, where="999").status == 400
+    assert len(made(send(server, token=refused))) == 1, "what was refused has used nothing up"
+
+
+def test_a_form_that_is_being_carried_out_is_not_carried_out_again(server: Harness) -> None:
+    token, registry = form_of(server), server.registry
+    with registry.facts() as facts:
+        tokens = FormTokens(facts.reading.secret(PURPOSE))
+    number = tokens.read(token, ADMINISTRATOR, server.place.time())
+    who = KeyHolder(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
+    with server.place.api.keys(registry).claim(who, number, bytes(32)):
+        answer = send(server, token=token)
+    assert answer.status == 409
+    assert "in a moment" in page_of(answer).text
+    assert len(made(send(server, token=token))) == 1
+
+
+def test_what_was_answered_is_not_repeated_once_something_was_erased(server: Harness) -> None:
+    token = form_of(server)
+    made(send(server, token=token))
+    create(server, "12345/erased", Value.text(1, "DESC", "what must go"))
+    with server.registry.facts() as facts:
+        seq = facts.reading.size
+    server.registry.do(Remove(Handle.parse("12345/erased"), (1,)), OPERATOR, "cli")
+    server.registry.do(Redact(Handle.parse("12345/erased"), 1, seq, "by order"), OPERATOR, "cli")
+    answer = send(server, token=token)
+    assert answer.status == 410
+    assert "done before" in page_of(answer).text
+
+
+def test_a_form_has_its_time(server: Harness) -> None:
+    token = form_of(server)
+    place = server.place
+    try:
+        server.service.place = replace(place, time=lambda: place.time() + LIFETIME + 1)
+        answer = send(server, token=token)
+        assert answer.status == 403
+        assert "2 hours" in page_of(answer).text
+    finally:
+        server.service.place = place
+
+
+@given(who=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20), now=st.integers(0, 2**33))
+def test_tokens_are_good_for_one_identity_and_for_a_while(who: str, other: str, now: int) -> None:
+    tokens = FormTokens(b"a secret")
+    token = tokens.make(who, now, lambda count: bytes(range(count)))
+    assert tokens.read(token, who, now) == bytes(range(16))
+    assert tokens.read(token, who, now + LIFETIME - 1) == bytes(range(16))
+    for reader, moment, holder in ((tokens, now + LIFETIME, who), (FormTokens(b"another"), now, who)):
+        with pytest.raises(NotOurs):
+            reader.read(token, holder, moment)
+    if other != who:
+        with pytest.raises(NotOurs):
+            tokens.read(token, other, now)
+
+
+@given(token=st.text(max_size=120))
+def test_no_text_is_taken_for_a_token(token: str) -> None:
+    with pytest.raises(NotOurs):
+        FormTokens(b"a secret").read(token, "somebody", 0)
+
+
+# Hostile
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@given(
+    where=st.text(max_size=30),
+    url=st.text(max_size=30),
+    making=st.sampled_from([each.value for each in Making]),
+    count=st.text(max_size=4),
+)
+def test_whatever_is_sent_is_answered_with_a_page(
+    server: Harness, where: str, url: str, making: str, count: str
+) -> None:
+    answer = send(server, where=where, url=url, making=making, count=count)
+    assert answer.status in (200, 400, 403)
+    page = page_of(answer)
+    assert all(tag != "script" for tag, _ in page.elements)
+
+
+def test_what_is_written_stays_text(server: Harness) -> None:
+    attack = '"><script>alert(1)</script>'
+    answer = send(server, where=attack, url=attack, count=attack, making="mint", creator=attack)
+    page = page_of(answer)
+    assert ("script", ()) not in page.shape
+    values = [attributes.get("value") for tag, attributes in page.elements if tag == "input"]
+    assert values.count(attack) == 4
+
+
+@pytest.mark.parametrize(("field", "called"), [("where", "prefix"), ("url", "address"), ("creator", "creator")])
+def test_nothing_is_made_of_half_of_what_was_written(server: Harness, field: str, called: str) -> None:
+    """What is too long is shown again as far as it goes, and refused: half of an address leads somewhere else."""
+    whole = {"where": "12345", "making": "mint", "url": ADDRESS}
+    given = f"{whole.get(field, '')}{'x' * (MAX_FIELD + 1)}"
+    answer = send(server, **whole | {field: given})
+    assert answer.status == 400
+    page = page_of(answer)
+    assert f"The {called} has {len(given):,} characters; {MAX_FIELD:,} are the most here." in page.text
+    filled = {attributes.get("name"): attributes.get("value") for tag, attributes in page.elements if tag == "input"}
+    assert filled[field] == given[:MAX_FIELD]
+
+
+@pytest.mark.parametrize("field", ["where", "url", "creator"])
+def test_octets_that_are_no_text_make_no_name(server: Harness, field: str) -> None:
+    fields = {"where": "12345/", "making": "mint", "count": "1", "url": ADDRESS, "creator": ""}
+    body = "&".join([f"{name}={text}{'%ED%A0%80' if name == field else ''}" for name, text in fields.items()])
+    answer = server.post("/generate", f"token={form_of(server)}&{body}", headers={**FORM, **basic()})
+    assert answer.status == 400
+    assert "no text in UTF-8" in page_of(answer).text
+
+
+def test_much_is_cut(server: Harness) -> None:
+    answer = send(server, where="x" * 5_000)
+    assert answer.status == 400
+    large = server.post("/generate", b"where=" + b"x" * 20_000, headers={**FORM, **basic()})
+    assert large.status == 413
+    assert MAX_AT_ONCE * 40 < 1 << 16, "so that every answer can be kept for a form that is sent again"

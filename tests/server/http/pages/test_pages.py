@@ -1,0 +1,343 @@
+"""The pages: what stands on them, what they are made of, and what a browser is told about them."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.admin import ValueList
+from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.installation.setup import add_demonstration
+from perseid.server.http.context import HttpSettings
+from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, visible
+from perseid.server.http.pages.record_page import MAX_OCTETS, MAX_PAGE
+from tests.server.http.contexts import Harness, header_of, json_of
+from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
+from tests.server.installations import OPERATOR
+
+PAGES: Final = (
+    "/",
+    "/help.html",
+    "/generate",
+    "/12345/url?noredirect",
+    "/12345/url?noredirect&at=200000000000000",  # in 1976
+    "/12345/url?at=1",
+    "/12345/ulr",
+    "/12345/nothing",
+    "/12345/gone",
+    "/12345/absent/",
+    "/12345/hidden",
+    "/12345/loop",
+    "/999/x",
+    "/12345/%zz",
+    "/static/nothing",
+    "/102.100.272/2RDV0T0QH",
+)
+ELEMENTS: Final = frozenset(
+    (
+        *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section", "div", "p"),
+        *("h1", "h2", "small", "span", "bdi", "code", "br", "a", "img", "ul", "li", "dl", "dt", "dd"),
+        *(
+            "fieldset",
+            "legend",
+            "strong",
+            "datalist",
+            "option",
+            "form",
+            "input",
+            "label",
+            "button",
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        ),
+        "script",  # for data that nobody runs: see below
+    )
+)
+"""All that the templates are made of."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with resolver() as made:
+        add_demonstration(made.registry, OPERATOR, "cli")
+        yield made
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_whole_safe_and_accessible(server: Harness, path: str) -> None:
+    answer = server.get(path)
+    page = page_of(answer)
+    assert {tag for tag, _ in page.elements} <= ELEMENTS
+    assert header_of(answer, "Content-Security-Policy") == POLICY
+    assert header_of(answer, "X-Content-Type-Options") == "nosniff"
+    assert header_of(answer, "Referrer-Policy") is not None
+    assert answer.body.startswith(b"<!DOCTYPE html>\n")
+    assert page.title.strip()
+    assert [tag for tag, _ in page.elements].count("h1") == 1
+    assert dict(page.elements)["html"] == {"lang": "en"}
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    labels = {attributes.get("for") for tag, attributes in page.elements if tag == "label"}
+    for tag, attributes in page.elements:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+        if tag == "input" and attributes["type"] == "text":
+            assert attributes["id"] in labels
+        if tag == "img":
+            assert "alt" in attributes
+        if "aria-labelledby" in attributes:
+            assert attributes["aria-labelledby"] in ids
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_link_of_a_page_is_dead(server: Harness, path: str) -> None:
+    """What a link checker would find, for every link that stays here."""
+    page = page_of(server.get(path))
+    own = [link for link in page.links if link.startswith("/")]
+    own += [each["href"] or "" for tag, each in page.elements if tag == "link"]
+    assert own
+    for link in own:
+        status = server.get(link).status
+        assert status in (200, 302) or (status, path) == (404, "/12345/absent/") or link.startswith("/hdl/static"), link
+
+
+def test_links_that_leave_are_permitted_ones(server: Harness) -> None:
+    away = [link for path in PAGES for link in page_of(server.get(path)).links if not link.startswith(("/", "#"))]
+    assert away
+    assert all(link.startswith(("https://", "mailto:")) for link in away)
+
+
+def test_the_front_page_tells_the_declared_forms(server: Harness) -> None:
+    front = page_of(server.get("/"))
+    assert "https://hdl.example.org/{handle}" in front.text
+    assert "https://hdl.example.org/hdl/{handle}" in front.text
+    (form,) = [attributes for tag, attributes in front.elements if tag == "form"]
+    assert form == {"action": "/", "method": "post", "class": "lookup"}
+    assert [attributes.get("name") for tag, attributes in front.elements if tag == "input"] == [
+        "page",
+        "hdl",
+        "noredirect",
+    ]
+    assert page_of(server.get("/hdl/")).text == front.text
+    assert "/generate" in front.links, "who needs a new name looks here"
+    assert "/generate" in page_of(server.get("/help.html")).links
+
+
+def test_the_declared_forms_for_programs(server: Harness) -> None:
+    plain = json_of(server.get("/resolver.json"))
+    assert plain["scheme"] == "https"
+    assert plain["authority"] == "hdl.example.org"
+    assert plain["forms"] == [
+        {"template": "https://hdl.example.org/{handle}", "segment": None},
+        {"template": "https://hdl.example.org/hdl/{handle}", "segment": "hdl"},
+    ]
+    assert {"api", "robots.txt"} <= set(plain["ownPaths"])
+    assert "urlappend" in plain["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "forms"),
+    [
+        (HttpSettings(), ["/{handle}", "/hdl/{handle}"]),
+        (HttpSettings(bare=False, segments=("id",)), ["/id/{handle}", "/hdl/{handle}"]),
+        (
+            HttpSettings("http://x.example:8000"),
+            ["http://x.example:8000/{handle}", "http://x.example:8000/hdl/{handle}"],
+        ),
+        (
+            HttpSettings("https://x.example/under"),
+            ["https://x.example/under/{handle}", "https://x.example/under/hdl/{handle}"],
+        ),
+    ],
+)
+def test_forms_are_those_of_the_settings(server: Harness, settings: HttpSettings, forms: list[str]) -> None:
+    place = server.place
+    server.configure(public_url=settings.public_url, bare=settings.bare, segments=settings.segments)
+    plain = json_of(server.get("/resolver.json"))
+    front = page_of(server.get("/"))
+    shown = server.get("/hdl/12345/url?noredirect")
+    server.service.place = place
+    assert [form["template"] for form in plain["forms"]] == forms
+    assert all(form in front.text for form in forms)
+    assert shown.status == 200
+
+
+def test_robots_and_files(server: Harness) -> None:
+    robots = server.get("/robots.txt")
+    assert robots.body == b"User-agent: *\nCrawl-delay: 1\nRequest-rate: 1/1\n"
+    assert header_of(robots, "Content-Type") == "text/plain;charset=utf-8"
+    assert server.get("/favicon.ico").body.startswith(b"\0\0\1\0")
+    for name, type_ in STATIC.items():
+        answer = server.get(f"/static/{name}")
+        assert (answer.status, header_of(answer, "Content-Type")) == (200, type_)
+        assert answer.body == files("perseid.server.http").joinpath("static", name).read_bytes()
+    for path in (
+        "/static/",
+        "/static/../pages.py",
+        "/static/%2e%2e/pages.py",
+        "/static/perseid.css/",
+        "/static/base.html",
+    ):
+        assert server.get(path).status == 404
+
+
+def test_the_stylesheet_loads_nothing(server: Harness) -> None:
+    css = server.get("/static/perseid.css").body.decode()
+    assert "url(" not in css
+    assert "@import" not in css
+    used = {
+        name
+        for path in PAGES
+        for _, each in page_of(server.get(path)).elements
+        for name in (each.get("class") or "").split()
+    }
+    assert used - {"lookup", "choice"} <= set(re.findall(r"\.([a-z]+)", css))
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read(server: Harness, scheme: int) -> None:
+    """WCAG's contrast for text, 4.5 to 1, in both schemes."""
+    css = server.get("/static/perseid.css").body.decode()
+    block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
+    pairs = [(ink, paper) for ink in ("ink", "quiet", "link", "seen") for paper in ("paper", "panel")]
+    for ink, paper in (*pairs, ("ink", "notice"), ("on-strong", "strong")):
+        high, low = sorted((_luminance(colours[ink]), _luminance(colours[paper])), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, paper)
+
+
+# The record page
+
+
+def rows(page: Page) -> str:
+    return page.text.partition("Data")[2]
+
+
+def test_a_record_is_shown_as_deployed_resolvers_show_it(server: Harness) -> None:
+    group = ValueList((ValueRef(300, "0.NA/12345"), ValueRef(301, "999/x"))).to_bytes()
+    create(
+        server,
+        "12345/page",
+        text(1, "URL", "https://example.org/ü?a=b&c"),
+        text(2, "EMAIL", "someone@example.org"),
+        text(3, "URL.us", "https://us.example/"),
+        text(4, "12345/n0", "typed by a handle"),
+        text(5, "999/x", "typed by a foreign handle"),
+        Value(6, "DATA", bytes(range(256)) * 3),
+        Value(7, "HS_VLIST", group),
+        text(8, "DESC", "two\nlines"),
+        text(9, "NOTE", "hdl:12345/url"),
+        Value(10, "HS_SECKEY", b"oh dear", permissions=Permission.PUBLIC_READ),
+        ADMIN,
+    )
+    page = page_of(server.get("/12345/page?noredirect"))
+    assert page.text.partition("Handle Values for:")[2].startswith(" 12345/page")
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", page.text)
+    for link in (
+        "https://example.org/%C3%BC?a=b&c",
+        "mailto:someone@example.org",
+        "https://us.example/",
+        "/12345/n0",
+        "/12345/url",
+        "/0.NA/12345",
+        "/12345/page?action=redirect",
+        "/api/handles/12345%2Fpage",
+    ):
+        assert link in page.links, link
+    assert "/999/x" not in page.links  # which nobody could follow here
+    everything = (
+        "handle=0.NA/12345; index=300; [create hdl,delete hdl,create derived prefix,delete derived prefix,read val,"
+        "modify val,del val,add val,modify admin,del admin,add admin,list]"
+    )
+    assert everything in page.text
+    assert "300:0.NA/12345" in page.text
+    assert "301:999/x" in page.text
+    assert "000102030405060708090A0B" in page.text
+    assert f"768 octets; the first {MAX_OCTETS} are shown" in page.text
+    assert "oh dear" not in page.text
+    assert "hdl:12345/page" in page.text
+    assert "https://hdl.example.org/12345/page" in page.text
+
+
+def test_authority_metadata_stands_on_the_page(server: Harness) -> None:
+    page = page_of(server.get("/102.100.272/2RDV0T0QH"))
+    for line in (
+        "Created2007-06-22 02:53:46Z",
+        "Last update2007-08-10 04:23:11Z",
+        "Creatorhdl:102.100.272/0N8J991QH",
+        "Ownerhdl:102.100.pilin2/XYZZY",
+    ):
+        assert line in page.text.replace(" Last", "Last").replace(" Creator", "Creator").replace(" Owner", "Owner")
+    assert "/102.100.272/0N8J991QH" in page.links
+    assert "/102.100.TYPE/CREATION_DATE" in page.links
+
+
+def test_a_page_has_a_bound(server: Harness) -> None:
+    long = [Value(index, "DATA", b"x" * 20_000) for index in range(1, 200)]
+    create(server, "12345/bound", *long)
+    answer = server.get("/12345/bound?noredirect")
+    assert len(answer.body) < 2 * MAX_PAGE
+    assert f"20,000 characters; the first {MAX_SHOWN:,} are shown" in page_of(answer).text
+
+
+def test_only_what_can_be_used_is_offered(server: Harness) -> None:
+    assert "/12345/nothing?action=redirect" not in page_of(server.get("/12345/nothing")).links
+    assert "/12345/script?action=redirect" not in page_of(server.get("/12345/script")).links
+    assert "javascript:alert(1)" in page_of(server.get("/12345/script")).text
+
+
+# What cannot be seen
+
+
+@given(st.text())
+def test_everything_on_a_page_can_be_seen(shown: str) -> None:
+    found = visible(shown)
+    assert all(each.isprintable() or each == "\n" for each in found)
+    assert found == shown or not shown.isprintable() or len(shown) > MAX_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("text_", "expected"),
+    [
+        ("plain ü 日本", "plain ü 日本"),
+        ("a\r\nb\tc", "a␍\nb␉c"),
+        ("\x00\x1b\x7f", "␀␛␡"),
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("\x85\u2028\U000e0001", "⟨U+0085⟩⟨U+2028⟩⟨U+E0001⟩"),
+        ("x" * 5_000, "x" * MAX_SHOWN + "…"),
+    ],
+)
+def test_what_would_not_show_is_written_out(text_: str, expected: str) -> None:
+    assert visible(text_) == expected
+
+
+def test_the_templates_come_with_the_package() -> None:
+    folder = files("perseid.server.http").joinpath("templates")
+    names = {each.name for each in folder.iterdir()}
+    assert {"base.html", "front.html", "record.html", "tombstone.html", "problem.html"} <= names
+    for name in names:
+        source = folder.joinpath(name).read_text()
+        assert "|safe" not in source.replace(" ", "")
+        assert "<script" not in source.replace('<script type="application/ld+json">', "")
+
+
+def test_names_in_links_are_encoded(server: Harness) -> None:
+    name = str(Handle.parse("12345/slash/../?#% ü/"))
+    page = page_of(server.get("/12345/slash%2F..%2F%3F%23%25%20%C3%BC%2F?noredirect"))
+    assert name in page.text
+    assert "/12345/slash%2F..%2F%3F%23%25%20%C3%BC%2F?action=redirect" in page.links

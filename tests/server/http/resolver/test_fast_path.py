@@ -1,0 +1,325 @@
+"""What is answered at once is, octet for octet, what the usual way answers; and the usual requests are answered so."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.identity import LocalOperator
+from perseid.registry.policy.policy import PROFILES
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.requests import Arrived, HeadReader
+from perseid.server.http.connection.responses import has_body, head_of
+from perseid.server.http.resolver.fast_path import Fast, _plain_item
+from perseid.server.http.responses import MAX_AT_ONCE
+from perseid.server.native.resolution import Settings
+from tests.server.http.contexts import PUBLIC_URL, STRANGER, Harness, harness
+
+OPERATOR = LocalOperator("tester")
+PREFIX = "12345"
+ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef(200, f"0.NA/{PREFIX}"), AdminPermission(0xFFF)).to_bytes())
+URL = Value.text(1, "URL", "https://example.org/a?b=c&d='e'#f")
+
+
+class Both:
+    """A server with both ways of answering."""
+
+    def __init__(self, server: Harness) -> None:
+        self.server = server
+        ledger = server.registry.ledger
+        assert ledger.answers.catch_up(ledger.reading)
+        self.seconds = server.place.time()  # which stand still, so that both answer in the same
+        server.service.place = replace(server.place, time=lambda: self.seconds)
+        self.configure()
+
+    def configure(self, **settings: object) -> None:
+        self.server.configure(**settings)
+        place = self.server.place
+        self.fast = Fast(self.server.registry.ledger.answers, Settings(), place.settings, place.time)
+
+    def write(self, name: str, *values: Value) -> None:
+        create = Create(Handle.parse(name), values, overwrite=True, again=True)
+        self.server.registry.do(create, OPERATOR, "test")
+        self.seconds = float(self.server.registry.now())
+
+    def at_once(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes | None:
+        found = self.fast(arrived(target, headers or {}, method))
+        return None if found is None else found[0]
+
+    def usual(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes:
+        request = arrived(target, headers or {}, method)
+        response = asyncio.run(self.server.answer(request))
+        head = head_of(response, version="1.1", keep=True, seconds=self.server.place.time())
+        return head + response.body if has_body(response.status, method) else head
+
+    def agree(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bool:
+        """Whether it is answered at once; if so, as in the usual way."""
+        found = self.at_once(target, headers, method)
+        if found is not None:
+            assert found == self.usual(target, headers, method)
+        return found is not None
+
+
+def arrived(target: str, headers: Mapping[str, str], method: str = "GET") -> Arrived:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
+    return HeadReader(Peer(STRANGER)).read(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"))
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Both]:
+    with harness() as server:
+        yield Both(server)
+
+
+FORMS = ("/{}", "/hdl/{}", "/api/handles/{}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (URL, ADMIN),
+        (URL,),
+        (Value.text(1, "url", "http://example.org"), Value.text(2, "URL", "https://other.example")),
+        (Value.text(3, "0.TYPE/URL", "https://example.org:8443/%20"), Value.text(5, "DESC", "ein Wörterbuch \u2028")),
+        (URL, Value(2, "NOTE", b"secret", permissions=Permission.ADMIN_READ)),
+        (URL, Value(2, "DESC", b'"quoted" \\ and more', ttl=60)),
+        (URL, Value(2, "DATA", bytes(range(256)), ttl=0)),
+        (URL, Value(2, "DESC", b"x", ttl=-5)),
+    ],
+)
+def test_usual_records_are_answered_at_once(both: Both, form: str, method: str, values: tuple[Value, ...]) -> None:
+    both.write(f"{PREFIX}/Usual.1", *values)
+    assert both.agree(form.format(f"{PREFIX}/Usual.1"), method=method)
+    assert both.agree(form.format(f"{PREFIX}/uSUAL.1"), {"Accept": "text/html,*/*;q=0.8", "User-Agent": "Mozilla/5.0"})
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        ("/12345/n1?noredirect", {}),
+        ("/12345/n%31", {}),
+        ("/12345", {}),
+        ("/0.NA/12345", {}),
+        ("/doi/12345/n1", {}),
+        ("/12345/nothing-there", {}),
+        ("/12346/n1", {}),
+        ("/12345/n1", {"Accept": "application/json"}),
+        ("/12345/n1", {"Accept": "application/ld+json"}),
+        ("/12345/n1", {"Accept": "text/x-bibliography, text/html;q=0.5"}),
+        ("/12345/n1", {"Accept-Datetime": "Sun, 15 Nov 2026 10:00:00 GMT"}),
+        ("/12345/n1", {"Accept-Datetime": "nonsense"}),
+        ("/api/handles/12345/n1", {"Accept-Datetime": "Sun, 15 Nov 2026 10:00:00 GMT"}),
+        ("/12345/n1?at=1", {}),
+        ("/12345/n1", {"If-None-Match": "*"}),
+        ("/12345/n1", {"Connection": "close"}),
+        ("/api/handles/12345/n1", {"Authorization": "Basic eDp5"}),
+        ("/api/handles/12345/n1", {"Origin": "https://example.org"}),
+        ("/api/handles/12345/n1", {"If-None-Match": '"x"'}),
+        ("/api/handles/12345/n1?pretty", {}),
+        ("/api/handles/12345/nothing-there", {}),
+    ],
+)
+def test_what_is_not_usual_takes_the_usual_way(both: Both, target: str, headers: dict[str, str]) -> None:
+    assert both.at_once(target, headers) is None
+    assert both.at_once("/12345/n1") is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Value.text(1, "URL", "javascript:alert(1)"),
+        Value.text(1, "URL", "https://exämple.org/"),
+        Value.text(1, "URL", "https://example.org/a b"),
+        Value.text(1, "URL", "https://user@example.org/"),
+        Value.text(1, "URL", "https://example.org/\r\nX: y"),
+        Value.text(1, "URL", "https:///nowhere"),
+        Value.text(1, "URL.x", "https://example.org/"),
+        Value.text(1, "URL", "https://example.org/" + "a" * 9_000),
+        Value(1, "URL", b"https://example.org/", 2_000_000_000, TtlType.ABSOLUTE),
+    ],
+)
+def test_other_urls_take_the_usual_way(both: Both, value: Value) -> None:
+    both.write(f"{PREFIX}/other", value)
+    assert both.at_once(f"/{PREFIX}/other") is None
+
+
+def test_records_that_say_more_take_the_usual_way(both: Both) -> None:
+    for type_, data in (
+        ("10320/loc", "<locations/>"),
+        ("10320/headers", "Sunset: x"),
+        ("10320/links", "<locations/>"),
+        ("HS_ALIAS", f"{PREFIX}/n1"),
+    ):
+        both.write(f"{PREFIX}/more", URL, Value.text(2, type_, data))
+        assert both.at_once(f"/{PREFIX}/more") is None, type_
+        assert both.agree(f"/api/handles/{PREFIX}/more"), type_
+
+
+def test_names_that_are_gone_or_were_never_public_take_the_usual_way(both: Both) -> None:
+    registry, name = both.server.registry, Handle.parse(f"{PREFIX}/gone")
+    both.write(str(name), URL)
+    assert both.at_once(f"/{name}") is not None
+    registry.do(Tombstone(name, "it was withdrawn"), OPERATOR, "test")
+    assert both.at_once(f"/{name}") is None
+    assert both.at_once(f"/api/handles/{name}") is None
+    registry.do(Delete(name), OPERATOR, "test")
+    assert both.at_once(f"/{name}") is None
+    registry.do(Create(Handle.parse(f"{PREFIX}/hidden"), (URL,), published=False), OPERATOR, "test")
+    assert both.at_once(f"/{PREFIX}/hidden") is None
+
+
+def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
+    with harness() as server:
+        both = Both(server)
+        both.write(f"{PREFIX}/n", URL)
+        assert both.agree(f"/{PREFIX}/n")
+        space = Value.text(9, "HS_NAMESPACE", "<namespace><status>inactive</status></namespace>")
+        values = [value for value in _values_of(both, f"0.NA/{PREFIX}") if value.index != 9]
+        both.write(f"0.NA/{PREFIX}", *values, space)
+        assert both.at_once(f"/{PREFIX}/n") is None
+        assert both.usual(f"/{PREFIX}/n").startswith(b"HTTP/1.1 404")
+        assert both.agree(f"/api/handles/{PREFIX}/n")
+        both.write(f"0.NA/{PREFIX}", *values)
+        assert both.agree(f"/{PREFIX}/n")
+
+
+def _values_of(both: Both, name: str) -> tuple[Value, ...]:
+    with both.server.registry.facts() as facts:
+        return facts.held(Handle.parse(name)).values
+
+
+def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
+    with harness() as server:
+        both = Both(server)
+        server.registry.do(AddNamespace("777", PROFILES["exact"]), OPERATOR, "test")
+        both.write("777/a", URL)
+        for form in FORMS:
+            assert both.at_once(form.format("777/a")) is None
+            assert both.at_once(form.format("777/A")) is None
+
+
+def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: Both) -> None:
+    both.write(f"{PREFIX}/other-rule", URL)
+    items = both.server.registry.ledger.answers.get(f"{PREFIX}/other-rule".encode())
+    assert items is not None
+    assert _plain_item(items) is not None
+    assert _plain_item(bytes((items[0] | 0x08,)) + items[1:]) is None
+
+
+def test_settings_decide(both: Both) -> None:
+    try:
+        both.configure(bare=False, redirect_status=303)
+        assert both.at_once("/12345/n1") is None
+        assert both.agree("/hdl/12345/n1")
+        both.configure(bare=True, segments=("12345", "hdl"))
+        assert both.at_once("/12345/n1") is None
+        both.configure(segments=("hdl",), schemes=frozenset(("http",)))
+        both.write(f"{PREFIX}/secure", URL)
+        assert both.at_once(f"/{PREFIX}/secure") is None
+        both.configure(schemes=frozenset(("mailto",)))
+        assert both.at_once(f"/{PREFIX}/secure") is None
+        both.configure(schemes=frozenset(("http", "https")), public_url="")
+        assert both.agree("/12345/n1")
+        assert b"Link:" not in (both.at_once("/12345/n1") or b"")
+        both.configure(public_url="https://12345.example/12345/n1", bare=False)
+        assert both.agree("/hdl/12345/n1")
+    finally:
+        both.configure(
+            bare=True,
+            segments=("hdl",),
+            redirect_status=302,
+            schemes=frozenset(("http", "https")),
+            public_url=PUBLIC_URL,
+        )
+
+
+def test_headers_are_looked_at_once(both: Both) -> None:
+    request = arrived("/12345/n1", {"Accept": "text/html"})
+    assert both.fast(request) is not None
+    noted = request.fields.noted
+    again = Arrived("GET", b"/12345/n2", "1.1", request.fields)
+    assert both.fast(again) is not None
+    assert request.fields.noted is noted
+
+
+TYPES = st.sampled_from(
+    (
+        "URL",
+        "url",
+        "URL.x",
+        "0.TYPE/URL",
+        "DESC",
+        "EMAIL",
+        "HS_ADMIN",
+        "HS_VLIST",
+        "HS_PUBKEY",
+        "hs_site",
+        "Ünicode",
+        'a"b',
+    )
+)
+URLS = st.sampled_from(
+    (
+        "https://example.org/",
+        "http://a.example:80/x?y#z",
+        "HTTPS://EXAMPLE.ORG",
+        "ftp://x.example/",
+        "mailto:a@b.example",
+        "x",
+    )
+)
+DATA = st.one_of(
+    URLS.map(str.encode), st.text(max_size=30).map(str.encode), st.binary(max_size=60), st.just(ADMIN.data)
+)
+VALUES = st.builds(
+    Value,
+    st.integers(1, 500),
+    TYPES,
+    DATA,
+    st.sampled_from((86_400, 0, -1, 60, 5_000_000)),
+    st.sampled_from((TtlType.RELATIVE, TtlType.RELATIVE, TtlType.ABSOLUTE)),
+    st.sampled_from((Permission(0x0E), Permission(0x0E), Permission(0x0F), Permission(0x0C), Permission(0x02))),
+    references=st.sampled_from(((), (), (ValueRef(1, "12345/n1"),))),
+)
+RECORDS = st.lists(VALUES, max_size=5, unique_by=lambda value: value.index).map(tuple)
+NAMES = st.sampled_from(
+    ("Aa", "A.b~c", "x/y//z", "a;b=c", "!$&'()*+,-.:@_", "o" * 200, "o" * 300, "/" * 90, ".", "..", "a/..")
+)
+ACCEPTS = st.sampled_from(
+    (
+        *(None, "*/*", "text/html", "application/json;q=0.5, text/html", "text/turtle", "image/png"),
+        *("application/ld+json", "application/x-bibtex;q=0.9, */*;q=0.9", "text/x-bibliography, */*;q=0.1"),
+    )
+)
+
+
+@given(
+    values=RECORDS, suffix=NAMES, form=st.sampled_from(FORMS), accept=ACCEPTS, head=st.booleans(), lower=st.booleans()
+)
+@example(values=(URL, ADMIN), suffix="Aa", form="/{}", accept=None, head=False, lower=True)
+def test_both_ways_say_the_same(
+    both: Both, values: tuple[Value, ...], suffix: str, form: str, accept: str | None, head: bool, lower: bool
+) -> None:
+    name = f"{PREFIX}/{suffix}"
+    both.write(name, *values)
+    target = form.format(name.lower() if lower else name)
+    both.agree(target, {} if accept is None else {"Accept": accept}, "HEAD" if head else "GET")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_large_records_take_the_usual_way(both: Both, form: str) -> None:
+    """To write one out takes time, for which others would have to wait."""
+    for values in ((URL, Value(2, "DATA", bytes(MAX_AT_ONCE))), tuple([replace(URL, index=n) for n in range(1, 300)])):
+        both.write(f"{PREFIX}/large", *values)
+        assert not both.agree(form.format(f"{PREFIX}/large"))

@@ -1,0 +1,125 @@
+"""The web resolver where things are not as they should be: referrals, shares of a site, data that cannot be read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.record_keys import policy_name
+from perseid.ledger.log.requests import Append
+from perseid.records.value import Value
+from perseid.registry.snapshot import POLICY_TYPE
+from perseid.server.http.resolver.lookup import MAX_LOOKED_FOR
+from perseid.wire.partition import server_for
+from tests.server.http.contexts import Harness, header_of, json_of
+from tests.server.http.resolver.resolver_records import (
+    add_namespace,
+    create,
+    location_of,
+    locations,
+    page_of,
+    resolver,
+    text,
+)
+
+JSON = {"Accept": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with resolver() as made:
+        yield made
+
+
+def break_policy(server: Harness, prefix: str) -> None:
+    """Put a policy in the ledger that nobody can read any more."""
+    value = Value(1, POLICY_TYPE, b"nonsense")
+    draft = Draft(Action.UPDATE, State.NORMAL, policy_name(prefix), "test", "local:test", values=(value,))
+    server.registry.ledger.append(Append(draft))
+
+
+def test_another_service_holds_a_derived_prefix(server: Harness) -> None:
+    add_namespace(server, "60", "free", text(1, "HS_SERV.PREFIX", "0.SERV/60"))
+    answer = server.get("/60.1")
+    assert (answer.status, page_of(answer).title) == (300, "Resolution Error")
+    assert "Another service" in page_of(answer).text
+    assert json_of(server.get("/60.1", headers=JSON))["responseCode"] == 303
+
+
+def test_the_name_is_another_servers_of_the_site(server: Harness) -> None:
+    place = server.place
+    site = replace(place.site, servers=place.site.servers * 2)
+    mine = server_for(b"12345/url", site.hash_option, 2)
+    try:
+        server.service.place = replace(place, site=site, position=mine)
+        assert location_of(server.get("/12345/url")) == "https://example.org/a"
+        server.service.place = replace(place, site=site, position=1 - mine)
+        answer = server.get("/12345/url")
+        assert (answer.status, page_of(answer).title) == (400, "Resolution Error")
+    finally:
+        server.service.place = place
+
+
+def test_of_a_namespace_whose_policy_cannot_be_read_nothing_is_known(server: Harness) -> None:
+    add_namespace(server, "61")
+    create(server, "61/x", text(1, "URL", "https://example.org/"))
+    create(server, "61/list", locations('<location href="https://example.org/"/>'))
+    create(server, "12345/including", locations("", 'include="61/list"'), text(2, "URL", "https://own.example/"))
+    create(server, "12345/typed-there", text(1, "61/x", "no link"))
+    break_policy(server, "61")
+    for path in ("/61/x", "/61/x?part=1", "/61/absent"):
+        answer = server.get(path)
+        assert answer.status == 500
+        assert page_of(answer).title in ("Resolution Error", "System Error")
+        assert json_of(server.get(path, headers=JSON))["responseCode"] == 2
+    assert location_of(server.get("/12345/including")) == "https://own.example/"
+    assert "/61/x" not in page_of(server.get("/12345/typed-there")).links
+
+
+def test_an_alias_that_cannot_be_read_leads_nowhere(server: Harness) -> None:
+    create(server, "12345/bad-alias", Value(1, "HS_ALIAS", b"\xff"), text(2, "URL", "https://own.example/"))
+    create(server, "12345/blank-alias", text(1, "HS_ALIAS", " "), text(2, "URL", "https://own.example/"))
+    create(server, "12345/second-alias", Value(1, "HS_ALIAS", b"\xff"), text(2, "HS_ALIAS", "12345/url"))
+    for name in ("bad-alias", "blank-alias"):
+        assert location_of(server.get(f"/12345/{name}")) == "https://own.example/"
+    assert server.get("/12345/second-alias").status == 301
+
+
+def test_an_alias_may_be_a_prefix_or_nothing_that_is_a_name(server: Harness) -> None:
+    create(server, "12345/to-prefix", text(1, "HS_ALIAS", "12345"))
+    assert location_of(server.get("/12345/to-prefix")) == "https://hdl.example.org/12345"
+    create(server, "12345/to-nothing", text(1, "HS_ALIAS", "12345/"))
+    assert server.get("/12345/to-nothing").status == 404
+
+
+def test_a_namespace_that_cannot_be_read_says_nothing(server: Harness) -> None:
+    key = "0.NA/62"
+    add_namespace(server, "62", "free", text(2, "EMAIL", "prefix@example.org"))
+    values = (Value(1, "HS_NAMESPACE", b"<n"), text(2, "EMAIL", "prefix@example.org"))
+    draft = Draft(Action.UPDATE, State.NORMAL, key, "test", "local:test", values=values)
+    server.registry.ledger.append(Append(draft))
+    assert "mailto:prefix@example.org" in page_of(server.get("/62/absent")).links
+
+
+def test_links_of_a_page_are_looked_for_within_a_bound(server: Harness) -> None:
+    many = [text(index, f"12345/n{index % 50}.{index}", "x") for index in range(1, MAX_LOOKED_FOR + 50)]
+    known = text(1_000, "12345/n0", "known, and too far down to be looked for")
+    create(server, "12345/many-types", *many, known)
+    page = page_of(server.get("/12345/many-types"))
+    assert "/12345/n0" not in page.links
+    assert "too far down" in page.text
+
+
+def test_links_that_cannot_be_read_are_not_there(server: Harness) -> None:
+    create(server, "12345/bad-links", text(1, "URL", "https://a.example/"), text(2, "10320/links", "<l><location"))
+    answer = server.get("/12345/bad-links")
+    assert location_of(answer) == "https://a.example/"
+    assert "original timegate" in (header_of(answer, "Link") or ""), "that of the server itself"
+    nowhere = '<l><location rel="item"/></l>'
+    create(server, "12345/no-links", text(1, "URL", "https://a.example/"), text(2, "10320/links", nowhere))
+    assert "original timegate" in (header_of(server.get("/12345/no-links"), "Link") or "")
+
+
+def test_a_folder_of_files_is_no_page(server: Harness) -> None:
+    assert page_of(server.get("/static/")).title == "Not Found"

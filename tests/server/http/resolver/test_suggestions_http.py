@@ -1,0 +1,226 @@
+"""Helpful not-found over HTTP: what may have been meant, as a page and as JSON, and how often that is looked for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import Kind, Work
+from tests.server.http.contexts import STRANGER, Harness, header_of, json_of
+from tests.server.http.resolver.resolver_records import (
+    add_namespace,
+    create,
+    location_of,
+    page_of,
+    resolver,
+    text,
+    without_suggestions,
+)
+from tests.server.installations import OPERATOR
+
+JSON: Final = {"Accept": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with resolver() as made:
+        create(made, "12345/report-2021", text(1, "URL", "https://report.example/"))
+        create(made, "12345/old-thing", text(1, "URL", "https://old.example/"))
+        gone = Tombstone(Handle.parse("12345/old-thing"), "Withdrawn <b>by</b> its author.", Handle.parse("12345/url"))
+        made.registry.do(gone, OPERATOR, "cli")
+        add_namespace(made, "102.100.272", "pilin")
+        yield made
+
+
+def told(server: Harness, name: str, **how: Any) -> dict[str, Any]:
+    """What is said about a name, to a program."""
+    answer = server.get(f"/{quote(name, safe='')}", headers=JSON, **how)
+    assert answer.status in (400, 404), answer
+    return dict(json_of(answer))
+
+
+def names(plain: dict[str, Any]) -> list[str]:
+    return [each["handle"] for each in plain["suggestions"]]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "12345/report-2021.",
+        "(12345/report-2021)",
+        "12345/report\u20132021",
+        "12345/report-2021/",
+        "12345%2Freport-2021",
+        "12345%252Freport-2021",
+        "12345/reprot-2021",
+        "12345/report-202",
+        "12345/eport-2021",
+        "12345/repot-2021",
+        "12345/report-20211",
+        "12345/report-2031",
+        "12345/report-2O21",
+        "12345/ report-2021",
+        "https://hdl.handle.net/12345/report-2021",
+        "https://hdl.example.org/hdl/12345/report-2021",
+        "resolver.example/12345/report-2021",
+        "12345/report-2021?utm_source=x",
+    ],
+)
+def test_what_was_meant_is_found(server: Harness, written: str) -> None:
+    plain = told(server, written)
+    assert names(plain) == ["12345/report-2021"], plain
+    assert plain["suggestions"][0]["why"]
+    page = page_of(server.get(f"/{quote(written, safe='')}"))
+    assert "Did you mean …?" in page.text
+    assert "/12345/report-2021" in page.links
+    assert location_of(server.get("/12345/report-2021")) == "https://report.example/"
+
+
+def test_what_was_typed_into_the_form_is_repaired_too(server: Harness) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = server.post("/", "hdl=" + quote("12345/report\u20132021.") + "&page=yes", headers=form)
+    assert answer.status == 404
+    assert "/12345/report-2021" in page_of(answer).links
+
+
+def test_similar_names_whose_thing_is_gone(server: Harness) -> None:
+    plain = told(server, "12345/old-thign")
+    (found,) = plain["suggestions"]
+    assert found["handle"] == "12345/old-thing"
+    assert found["gone"]["reason"] == "Withdrawn <b>by</b> its author."
+    assert found["gone"]["replacement"] == "12345/url"
+    page = page_of(server.get("/12345/old-thign"))
+    assert "What it stood for is gone since" in page.text
+    assert "Withdrawn <b>by</b> its author." in page.text
+    assert "Use instead: hdl:12345/url" in page.text
+
+
+def test_what_is_known_of_the_prefix(server: Harness) -> None:
+    assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
+    unknown = told(server, "99999/x")
+    assert (unknown["responseCode"], unknown["prefix"]["standing"]) == (301, "unknown")
+    assert told(server, "12345.77/x")["prefix"] == {
+        "prefix": "12345.77",
+        "standing": "derived",
+        "derivedFrom": "12345",
+        "why": "12345.77 is derived from 12345, which is kept here; 12345.77 itself is not",
+    }
+    assert "which is kept here" in page_of(server.get("/12345.77/x")).text
+    assert "and this one is not among them" in page_of(server.get("/12345/zzzzzz")).text
+
+
+def test_nothing_that_is_not_public_is_told(server: Harness) -> None:
+    assert "12345/unpublished" not in names(told(server, "12345/unpublishde"))
+    assert names(told(server, "12345/unpublished.")) == []
+
+
+def test_a_mistyped_pilin_name(server: Harness) -> None:
+    creator = text(2, "102.100.TYPE/CREATOR", "12345/n0")
+    create(server, "102.100.272/2RDV0T0QH", text(1, "URL", "https://pilin.example/"), creator)
+    assert names(told(server, "102.100.272/2RDV0TOQH")) == ["102.100.272/2RDV0T0QH"]
+
+
+def test_the_lost_end_of_an_alias(server: Harness) -> None:
+    create(server, "12345/alias-typo", text(1, "HS_ALIAS", "12345/reprot-2021"))
+    assert names(told(server, "12345/alias-typo")) == ["12345/report-2021"]
+
+
+def test_what_is_not_a_matter_of_spelling_gets_no_suggestions(server: Harness) -> None:
+    for path in ("/12345/hidden", "/12345/loop", "/static/x", "/12345/url?at=1", "/12345/url?type=NONE"):
+        answer = server.get(path, headers=JSON)
+        if answer.status != 200:
+            assert b"suggestions" not in answer.body, path
+
+
+# The API
+
+
+def test_the_api_tells_names_to_those_who_ask_for_them(server: Harness) -> None:
+    target = "/api/handles/12345/reprot-2021"
+    assert json_of(server.get(target)) == {"responseCode": 100, "handle": "12345/reprot-2021"}, "as clients know it"
+    for query in ("?suggest", "?suggest=true"):
+        answer = server.get(target + query)
+        assert answer.status == 404
+        plain = json_of(answer)
+        assert names(plain) == ["12345/report-2021"]
+        assert (plain["responseCode"], plain["handle"]) == (100, "12345/reprot-2021")
+        assert header_of(answer, "Cache-Control") == "no-store"
+    assert "suggestions" not in json_of(server.get(f"{target}?suggest=no"))
+    assert json_of(server.get("/api/handles/99999/x?suggest"))["prefix"]["standing"] == "unknown"
+    assert json_of(server.get("/api/handles/12345/report-2021?suggest"))["responseCode"] == 1
+    with without_suggestions(server):
+        assert json_of(server.get(f"{target}?suggest")) == {"responseCode": 100, "handle": "12345/reprot-2021"}
+
+
+# How often
+
+
+@pytest.fixture
+def limited(server: Harness) -> Iterator[Harness]:
+    """The server with the budget that it has outside of tests, and a clock that stands still."""
+    place = server.place
+    now = place.time()
+    server.service.place = replace(place, suggesting=suggestion_budget(), time=lambda: now)
+    yield server
+    server.service.place = place
+
+
+def test_an_address_gets_so_many_and_the_plain_page_then(limited: Harness) -> None:
+    burst = int(PER_ADDRESS.burst)
+    for _ in range(burst):
+        assert names(told(limited, "12345/reprot-2021"))
+    plain = told(limited, "12345/reprot-2021")
+    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
+    page = page_of(limited.get("/12345/reprot-2021"))
+    assert (page.title, "Did you mean" in page.text) == ("Not Found", False)
+    assert json_of(limited.get("/api/handles/12345/reprot-2021?suggest")) == {
+        "responseCode": 100,
+        "handle": "12345/reprot-2021",
+    }
+    assert names(told(limited, "12345/reprot-2021", host="198.51.100.7")), "others are not concerned"
+    for _ in range(burst):
+        assert names(told(limited, "12345/reprot-2021", host="127.0.0.1", local=True)), "nor is the machine itself"
+    place = limited.place
+    limited.service.place = replace(place, time=lambda: place.time() + 1 / PER_ADDRESS.per_second)
+    assert names(told(limited, "12345/reprot-2021")), "after a while there is one more"
+    assert "suggestions" not in told(limited, "12345/reprot-2021")
+
+
+def test_many_addresses_together_get_so_many(limited: Harness) -> None:
+    answered = [told(limited, "12345/reprot-2021", host=f"198.51.100.{number}") for number in range(80)]
+    found = ["suggestions" in plain for plain in answered]
+    assert found == [True] * 50 + [False] * 30
+
+
+def test_a_network_of_many_addresses_counts_as_few(limited: Harness) -> None:
+    answered = [told(limited, "12345/reprot-2021", host=f"2001:db8::{number:x}") for number in range(1, 30)]
+    assert sum("suggestions" in plain for plain in answered) == PER_ADDRESS.burst
+
+
+def test_a_busy_server_says_that_it_is_not_there_and_nothing_else(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, asked = server.place, []
+
+    async def do(work: Work, client: object) -> object:  # noqa: ARG001 - of everybody
+        asked.append(work.kind)
+        if len(asked) > 1:
+            raise Busy
+        return work.call()
+
+    monkeypatch.setattr(server.service, "place", replace(place, do=do))
+    plain = told(server, "12345/reprot-2021")
+    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
+    assert asked == [Kind.READ, Kind.READ]
+
+
+def test_work_is_counted_where_all_reading_is(server: Harness) -> None:
+    server.kinds.clear()
+    told(server, "12345/reprot-2021", host=STRANGER)
+    assert server.kinds == [Kind.READ, Kind.READ]

@@ -1,0 +1,95 @@
+"""What is large is dealt with where it makes nobody wait: in a thread, and for whoever asked; or it is refused."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.site import Transport
+from perseid.records.value import Value
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.settings import Config
+from perseid.server.http.bodies import FORM_TYPE, JSON_TYPE, MAX_AT_ONCE, MAX_PARAMETER_OCTETS
+from perseid.server.http.messages import MAX_BODY, Client, Request
+from perseid.server.http.responses import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
+from perseid.server.native.steps import Kind, Work
+from perseid.server.processes.pools import Pools
+from tests.server.http.contexts import Harness, basic, json_of
+from tests.server.installations import OPERATOR, PREFIX
+
+N0 = f"/api/handles/{PREFIX}/n0"
+
+
+@pytest.mark.parametrize(
+    "target", [N0, "/api/sessions", "/api/sessions/this", f"/api/verifications/300:{PREFIX}/x", "/api/prefixes"]
+)
+@pytest.mark.parametrize("media_type", [FORM_TYPE, JSON_TYPE])
+def test_a_body_with_parameters_has_a_bound(shared: Harness, target: str, media_type: str) -> None:
+    begin, end = (b"x=", b"") if media_type == FORM_TYPE else (b'{"x":"', b'"}')
+    room = MAX_PARAMETER_OCTETS - len(begin) - len(end)
+    headers = {"Content-Type": media_type}
+    assert shared.post(target, begin + b"1" * room + end, headers=headers).status != 413
+    refused = shared.post(target, begin + b"1" * (room + 1) + end, headers=headers)
+    assert refused.status == 413
+    assert f"{MAX_PARAMETER_OCTETS:,}" in refused.body.decode()
+
+
+def test_a_large_record_is_read_in_a_thread(server: Harness) -> None:
+    """The refusal of somebody unknown needs one thread; reading what they sent is for another, if it is large."""
+    for size, kinds in ((10, [Kind.READ]), (MAX_AT_ONCE, [Kind.READ, Kind.READ])):
+        server.kinds.clear()
+        answer = server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "DESC", "data": "x" * size}])
+        assert answer.status == 401
+        assert server.kinds == kinds
+
+
+def test_many_large_records_at_once_are_too_much_for_one_address(server: Harness) -> None:
+    """What it takes to read them is paid for before it is begun."""
+    pools = Pools(Config.parse("", {}), lambda: 1_000.0)
+
+    async def do(work: Work, client: Client) -> object:
+        return await pools.do(work, client.host, Transport.HTTPS)
+
+    async def many(host: str, number: int) -> list[int]:
+        body = json.dumps([{"index": 1, "type": "DESC", "data": "x" * (MAX_BODY - 100)}]).encode()
+        target, headers = f"/api/handles/{PREFIX}/new".encode(), [("content-type", JSON_TYPE)]
+        request = Request("PUT", target, headers, body, Client(host, secure=True))
+        return [each.status for each in await asyncio.gather(*[server.answer(request) for _ in range(number)])]
+
+    server.service.place = replace(server.place, do=do)
+    try:
+        found = asyncio.run(many("198.51.100.1", 16))
+        assert set(found) == {401, 503}
+        assert found.count(401) <= 5
+        assert asyncio.run(many("198.51.100.2", 1)) == [401]
+    finally:
+        pools.close()
+
+
+def test_what_is_wrong_with_a_large_record_is_told(server: Harness) -> None:
+    wrong = [{"index": 1, "type": "DESC", "data": "x" * MAX_AT_ONCE}, {"index": 2, "type": "DESC"}]
+    answer = server.put(f"/api/handles/{PREFIX}/new", wrong, headers=basic())
+    assert answer.status == 400
+    assert "value 2 (index 2)" in json_of(answer)["message"]
+
+
+@pytest.mark.parametrize("query", ["", "?pretty", "?callback=f", "?at=LATEST", "?index=1"])
+def test_a_large_record_is_written_in_a_thread(server: Harness, query: str) -> None:
+    small = (Value.text(1, "DESC", "x"),)
+    large = (Value(1, "DESC", b"x" * MAX_WRITTEN_AT_ONCE),)
+    many = tuple([Value(index, "DESC", b"x") for index in range(1, 2_000)])
+    for name, values in (("small", small), ("large", large), ("many", many)):
+        server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), values), OPERATOR, "cli")
+    with server.registry.facts() as facts:
+        query = query.replace("LATEST", str(facts.reading.seq_at(1 << 62)))
+    threads = {}
+    for name in ("small", "large", "many"):
+        server.kinds.clear()
+        answer = server.get(f"/api/handles/{PREFIX}/{name}{query}")
+        assert answer.status == 200
+        threads[name] = len(server.kinds)
+        if "callback" not in query:
+            assert len(json.loads(answer.body)["values"]) >= (1_999 if name == "many" and "index" not in query else 1)
+    assert threads == {"small": 1, "large": 2, "many": 1 if "index" in query else 2}

@@ -1,0 +1,58 @@
+"""Whether a page of another site has a browser make a request."""
+
+import pytest
+
+from perseid.server.http.clients import is_foreign
+from perseid.server.http.messages import Client
+from tests.server.http.doorsteps import STRANGER, Doorstep
+
+
+@pytest.mark.parametrize(
+    ("headers", "foreign"),
+    [
+        ({}, False),
+        ({"sec_fetch_site": "same-origin"}, False),
+        ({"sec_fetch_site": "none"}, False),
+        ({"sec_fetch_site": "same-site"}, True),
+        ({"sec_fetch_site": "cross-site"}, True),
+        ({"sec_fetch_site": "Cross-Site", "origin": "https://hdl.example.org"}, True),
+        ({"origin": "https://hdl.example.org"}, False),
+        ({"origin": "HTTPS://HDL.example.org"}, False),
+        ({"origin": "http://hdl.example.org"}, True),
+        ({"origin": "https://hdl.example.org:8000"}, True),
+        ({"origin": "https://hdl.example.org.evil.example"}, True),
+        ({"origin": "null"}, True),
+        ({"origin": ""}, True),
+    ],
+)
+def test_a_browser_says_where_a_request_comes_from(door: Doorstep, headers: dict[str, str], foreign: bool) -> None:
+    assert is_foreign(door.asking(**headers)) == foreign  # type: ignore[arg-type]
+
+
+def test_a_server_without_an_address_has_no_pages(door: Doorstep) -> None:
+    door.configure(public_url="")
+    assert is_foreign(door.asking(origin="https://hdl.example.org"))
+    assert not is_foreign(door.asking())
+
+
+def test_the_path_of_an_address_is_no_part_of_an_origin(door: Doorstep) -> None:
+    door.configure(public_url="https://hdl.example.org/x")
+    assert not is_foreign(door.asking(origin="https://hdl.example.org"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "secure", "foreign"),
+    [
+        ("https://192.0.2.7:8000", True, False),
+        ("http://192.0.2.7:8000", True, True),
+        ("http://192.0.2.7:8000", False, False),
+        ("https://192.0.2.7", True, True),
+    ],
+)
+def test_the_name_by_which_a_browser_reached_the_server_is_its_own(
+    door: Doorstep, origin: str, secure: bool, foreign: bool
+) -> None:
+    """Elsewhere `Host` counts for nothing; but a browser sets it, and what it knows of us goes to no other name."""
+    asking = door.asking(origin=origin, client=Client(STRANGER, secure=secure))
+    asking.request.headers.append(("host", "192.0.2.7:8000"))
+    assert is_foreign(asking) == foreign

@@ -1,0 +1,91 @@
+"""What strangers can find out: a name that is not public looks as if it were free, whatever they ask and how."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.value import Value
+from perseid.registry.commands.lifecycle import Unpublish
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.setup import with_group
+from perseid.registry.policy.keys import Who
+from perseid.registry.policy.policy import PROFILES
+from perseid.server.http.messages import Response
+from tests.server.http.contexts import Harness, harness
+from tests.server.installations import OPERATOR, PREFIX
+
+FREE, RESERVED, UNPUBLISHED = (f"{PREFIX}/{word}" for word in ("freefree", "reserved", "unpublsh"))
+
+VALUES = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/"}])
+MAC = "nonce=AAAAAAAAAAAAAAAAAAAAAA==&cnonce=AAAAAAAAAAAAAAAAAAAAAA==&alg=SHA1&signature=AAAA"
+
+READING = (
+    *[
+        f"/api/handles/{{}}{query}"
+        for query in ("", "?publicOnly=false", "?at=1", "?at=2037-01-01", "?index=1", "?auth")
+    ],
+    *[f"/{{}}{query}" for query in ("", "?noredirect", "?action=api", "?action=explain", "?action=showurls", "?at=60")],
+    "/{}?action=linkset",
+    "/timemap/link/{}",
+    "/timemap/json/{}",
+    f"/api/verifications/300:{{}}?{MAC}",
+)
+CHANGING = [
+    (method, f"/api/handles/{{}}{query}")
+    for method, queries in (
+        ("PUT", ("", "?overwrite=false", "?index=1", "?index=various&overwrite=false", "?mintNewSuffix=true")),
+        ("DELETE", ("", "?index=1")),
+        ("POST", ("", "?publicOnly=false")),
+    )
+    for query in queries
+]
+HEADERS: tuple[dict[str, str], ...] = (
+    {},
+    {"Accept": "application/json"},
+    {"If-Match": "*"},
+    {"If-None-Match": "*"},
+    {"Accept-Datetime": "Thu, 01 Jan 2026 00:00:00 GMT"},
+)
+
+_RANDOM = re.compile(r'sessionId="[^"]*", nonce="[^"]*"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}')
+
+
+@pytest.fixture(scope="module", params=[None, Who.AUTHENTICATED, Who.SERVER])
+def secretive(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """A server with names that are not public, in a namespace where names are made by those who may by protocol, or by
+    a rule of the namespace."""
+    with harness() as server:
+        if request.param is not None:
+            policy = replace(with_group(PROFILES["free"]), who_may_mint=request.param)
+            server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
+        server.registry.do(Reserve((Handle.parse(RESERVED),)), OPERATOR, "cli")
+        value = Value.text(1, "URL", "https://example.org/")
+        server.registry.do(Create(Handle.parse(UNPUBLISHED), (value,)), OPERATOR, "cli")
+        server.registry.do(Unpublish(Handle.parse(UNPUBLISHED)), OPERATOR, "cli")
+        yield server
+
+
+def told(response: Response, name: str) -> str:
+    """All of an answer, without the name and what is made at random."""
+    text = f"{response.status} {response.headers} {response.body.decode()}"
+    return _RANDOM.sub("*", text).replace(name, "NAME").replace(name.replace("/", "%2F"), "NAME")
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+@pytest.mark.parametrize("name", [RESERVED, UNPUBLISHED])
+def test_what_is_not_public_looks_free(secretive: Harness, name: str, headers: dict[str, str]) -> None:
+    for method, target in (*[("GET", target) for target in READING], *CHANGING):
+        body = VALUES if method == "PUT" else ""
+        how = headers | ({"Content-Type": "application/json"} if body else {})
+        for secure in (True, False):
+            free, other = (
+                told(secretive.ask(method, target.format(each), body, headers=how, secure=secure), each)
+                for each in (FREE, name)
+            )
+            assert other == free, (method, target)

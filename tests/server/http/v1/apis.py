@@ -1,0 +1,41 @@
+"""Asking our own API: JSON there and back, and problems."""
+
+import json
+from typing import Any
+
+from perseid.server.http.messages import Response
+from perseid.server.http.v1.problems import MEDIA_TYPE, SORTS
+from tests.server.http.contexts import PUBLIC_URL, Harness, header_of
+from tests.server.http.v1 import openapi_document
+
+JSON = "application/json"
+
+
+def got(response: Response, status: int = 200) -> Any:
+    """What an answer says in JSON, where all went well."""
+    assert response.status == status, response
+    assert header_of(response, "Content-Type") == JSON
+    return json.loads(response.body)
+
+
+def problem(response: Response, slug: str) -> dict[str, Any]:
+    """The problem that an answer is, which is of a sort and has the one shape that all have."""
+    assert header_of(response, "Content-Type") == MEDIA_TYPE, response
+    assert header_of(response, "Cache-Control") == "no-store"
+    found: dict[str, Any] = json.loads(response.body)
+    assert found["type"] == f"{PUBLIC_URL}/docs/problems#{slug}", found
+    assert found["title"] == SORTS[slug].title
+    assert found["status"] == response.status
+    assert found["detail"]
+    return found
+
+
+def send(server: Harness, method: str, path: str, plain: object = None, **how: Any) -> Response:
+    """Make a request with a body in JSON below `/api/v1`; the answer has to be one that the description has."""
+    body = ""
+    if plain is not None:
+        how["headers"] = {"Content-Type": JSON, **how.get("headers", {})}
+        body = json.dumps(plain)
+    answer = server.ask(method, f"/api/v1{path}", body, **how)
+    openapi_document.check(method, path, answer)
+    return answer

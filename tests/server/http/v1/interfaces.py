@@ -1,0 +1,144 @@
+"""The same requests to the command line and to the API, each on its own copy of one installation.
+
+A chapter adds what it can do to `REQUESTS`: a strategy of `Both`, which says the same thing in two languages. Requests
+are made one after the other on both copies, so what one of them changed the next one meets on both sides.
+
+    @requests
+    def deleting() -> st.SearchStrategy[Both]:
+        return st.builds(lambda name: Both(["delete", name], "DELETE", f"/handles/{step(name)}"), NAMES)
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.commands.records import Create
+from perseid.registry.installation.installation import Installation
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
+from perseid.server.http.messages import Response
+from perseid.server.http.v1.problems import MEDIA_TYPE, said_here
+from tests.cli.installation import Site
+from tests.cli.program import Done
+from tests.server.http.contexts import Harness, basic, header_of, serve
+from tests.server.http.v1.apis import send
+from tests.server.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to
+
+ANN: Final = "300:12345/ann"
+"""Somebody with a key and without rights."""
+
+WHO: Final = st.sampled_from([ADMINISTRATOR, ADMINISTRATOR, ANN])
+
+NAMES: Final = st.one_of(
+    st.sampled_from(["12345/n0", "12345/n1", "12345/N0", "12345/private", "12345/new", "12345/newer", "12345/gone"]),
+    st.sampled_from(["54321/x", "0.NA/12345", "0.SITE/POLICY/12345", "12345/a?b"]),
+    st.sampled_from(["12345", "12345/", "12345/ x", "12345/a\u202eb"]),
+)
+"""Names of every sort: those that are there, that are not, of other services, of the server itself, and no names."""
+
+PREFIXES: Final = st.sampled_from(["12345", "99", "98", "12345.7", "54321", "0.NA", "1/2", ".", "9 9"])
+
+
+@dataclass(frozen=True)
+class Both:
+    """One request in two languages."""
+
+    words: list[str]
+    """Of the command, without who asks."""
+    method: str
+    path: str
+    """Below `/api/v1`."""
+    plain: object = None
+    """The body, as a plain object."""
+    given: bytes = b""
+    """What the command reads from standard input."""
+    alike: Callable[[Done, Any], None] = field(default=lambda _done, _plain: None, compare=False)
+    """What has to be alike besides, where both have done it: the output of the command and the JSON of the answer."""
+
+
+REQUESTS: Final[list[Callable[[], st.SearchStrategy[Both]]]] = []
+
+
+def requests(made: Callable[[], st.SearchStrategy[Both]]) -> Callable[[], st.SearchStrategy[Both]]:
+    """Add a sort of requests."""
+    REQUESTS.append(made)
+    return made
+
+
+def step(name: str) -> str:
+    """A name as one step of a path."""
+    return quote(name, safe="")
+
+
+@dataclass
+class Doors:
+    """Both copies."""
+
+    site: Site
+    server: Harness
+
+    def ask(self, both: Both, who: str) -> None:
+        """Make a request on both, as somebody, and compare what comes of it."""
+        done = self.site("", *both.words, "--as", who, given=both.given)
+        answer = send(self.server, both.method, both.path, both.plain, headers=basic(who, SECRET))
+        compare(done, answer)
+        if has_answered(done) and header_of(answer, "Content-Type") == "application/json":
+            both.alike(done, json.loads(answer.body))
+
+
+def has_answered(done: Done) -> bool:
+    """Whether a command did what it was asked for; one that explains may end with the code of what it explains."""
+    return done.code == 0 or bool(done.out)
+
+
+def compare(done: Done, answer: Response) -> None:
+    """Both did it, or both refused it for the same reason, with the same advice and by the same rule."""
+    about = f"{done} {answer.status} {answer.body[:600]!r}"
+    if has_answered(done):
+        assert answer.status < 300, about
+        return
+    assert header_of(answer, "Content-Type") == MEDIA_TYPE, about
+    problem = json.loads(answer.body)
+    sort = problem["type"].rpartition("#")[2]
+    if done.code == 2:  # wrong usage, in the words of another language
+        assert sort in ("malformed", "no-such-path"), about
+        return
+    assert sort not in ("malformed", "internal-error", "authentication-needed", "authentication-failed"), about
+    assert problem["detail"].lower() in done.err.lower(), about
+    is_missing = answer.status == 404
+    assert is_missing == (done.code == 3), about
+    if sort != "elsewhere":  # a server says besides which prefixes it has
+        # what is a command at one door is a request at the other; advice has a line of its own
+        said = "\n".join(map(said_here, done.err.splitlines()))
+        assert problem.get("advice", "").lower() in said.lower(), about
+    if "The rule in full" in done.err:
+        assert done.err.strip().endswith(problem["rule"]), about
+        assert problem["advice"], about
+
+
+@contextmanager
+def doors() -> Iterator[Doors]:
+    """Two copies of the installation of `installations`, in which Ann has a key."""
+    with tempfile.TemporaryDirectory(prefix="perseid-alike-") as folder:
+        paths = [Path(folder) / name for name in ("cli", "api")]
+        for path in paths:
+            path.mkdir()
+            copy_to(path)
+            with Installation.open(path / "installation", environ={}) as installation:
+                registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+                key = Value(300, "HS_SECKEY", SECRET.encode(), permissions=Permission(0x0C))
+                registry.do(Create(Handle.parse("12345/ann"), (key,)), OPERATOR, "cli")
+        with Installation.open(paths[1] / "installation", environ={}) as installation:
+            server = serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"])))
+            server.configure(api_requests=0)
+            yield Doors(Site(paths[0] / "installation"), server)

@@ -1,0 +1,103 @@
+"""Requests about the past, finding and changes of many names, to both doors: see `alike`."""
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from hypothesis import strategies as st
+
+from tests.cli.program import Done
+from tests.server.http.v1.interfaces import NAMES, PREFIXES, Both, requests, step
+
+
+def lines(done: Done) -> list[Any]:
+    """What a command printed, one document a line."""
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+@requests
+def the_past() -> st.SearchStrategy[Both]:
+    def history(name: str, limit: int) -> Both:
+        words = ["history", name, "--limit", str(limit), "--json"]
+        return Both(words, "GET", f"/handles/{step(name)}/history?limit={limit}", alike=same_versions)
+
+    def same_versions(done: Done, plain: Any) -> None:
+        assert done.json["handle"] == plain["handle"]
+        told = [[(each["seq"], each["action"]) for each in said["versions"]] for said in (done.json, plain)]
+        assert told[0] == told[1]
+
+    def log(since: str) -> Both:
+        return Both(["log", "--since", since, "--json"], "GET", f"/log?since={since}&limit=1000", alike=same_entries)
+
+    def same_entries(done: Done, plain: Any) -> None:
+        told = [[(each["seq"], each["handle"]) for each in said] for said in (lines(done), plain["entries"])]
+        assert told[0] == told[1]
+
+    moments = st.sampled_from(["0", "20", "50", "99999", "yesterday", "2999-01-01T00:00:00Z"])
+    return st.one_of(st.builds(history, NAMES, st.sampled_from([1, 5])), st.builds(log, moments))
+
+
+@requests
+def proving() -> st.SearchStrategy[Both]:
+    def of(name: str, at: str | None, everything: bool) -> Both:
+        words = ["prove", name, "--json"] + ([] if at is None else ["--at", at]) + ["--everything"] * everything
+        query = ("" if at is None else f"at={at}&") + f"everything={json.dumps(everything)}"
+        return Both(words, "GET", f"/handles/{step(name)}/proof?{query}", alike=same)
+
+    def same(done: Done, plain: Any) -> None:
+        for member in ("handle", "seq", "format"):
+            assert done.json[member] == plain[member]
+
+    return st.builds(of, NAMES, st.sampled_from([None, "0", "40", "99999", "x"]), st.booleans())
+
+
+@requests
+def finding() -> st.SearchStrategy[Both]:
+    def of(asked: dict[str, str]) -> Both:
+        options = [word for name, text in asked.items() for word in (f"--{name}", text)]
+        query = urlencode({"changedSince" if name == "changed-since" else name: text for name, text in asked.items()})
+        return Both(["find", *options, "--json"], "GET", f"/find?{query}&limit=1000", alike=same)
+
+    def same(done: Done, plain: Any) -> None:
+        assert [each["handle"] for each in lines(done)] == [each["handle"] for each in plain["found"]]
+
+    criteria = {
+        "url": st.sampled_from(["https://example.org/*", "https://example.org/1", "*example*", "ftp:", "x*y"]),
+        "host": st.sampled_from(["example.org", "EXAMPLE.ORG", "other.example", "a b"]),
+        "type": st.sampled_from(["URL", "EMAIL", "URL.", "x"]),
+        "value": st.sampled_from(["keeper@example.org", "x"]),
+        "owner": st.sampled_from(["0.NA/12345", "12345/ann", "12345/nobody"]),
+        "prefix": PREFIXES,
+        "changed-since": st.sampled_from(["0", "50", "99999", "x"]),
+    }
+    one = st.sampled_from(sorted(criteria)).flatmap(lambda name: st.fixed_dictionaries({name: criteria[name]}))
+    return st.builds(of, st.one_of(one, one.flatmap(lambda first: one.map(lambda second: {**first, **second}))))
+
+
+@requests
+def moving() -> st.SearchStrategy[Both]:
+    def preview(url: str, to: str) -> Both:
+        words = ["rewrite", "--url", url, "--to", to, "--dry-run", "--json"]
+        return Both(words, "GET", f"/rewrites/preview?{urlencode({'url': url, 'to': to, 'limit': 1000})}", alike=same)
+
+    def same(done: Done, plain: Any) -> None:
+        told = [each["handle"] for each in lines(done) if "handle" in each]
+        assert told == [each["handle"] for each in plain["names"]]
+
+    def move(prefix: str) -> Both:
+        words = ["rewrite", "--url", "https://example.org/*", "--to", "https://example.org/x/*", "--prefix", prefix]
+        plain = {"url": "https://example.org/*", "to": "https://example.org/x/*", "prefix": prefix}
+        return Both([*words, "--yes"], "POST", "/rewrites", plain)
+
+    def operation(what: str, name: str) -> Both:
+        if what == "undo":
+            return Both(["undo", name, "--yes"], "POST", f"/operations/{name}/undo", {})
+        if what == "resume":
+            return Both(["operations", "resume", name], "POST", f"/operations/{name}/resume")
+        return Both(["operations", "show", name], "GET", f"/operations/{name}")
+
+    urls = st.sampled_from(["https://example.org/*", "https://example.org/7", "https://other.example/*", "*", "x"])
+    targets = st.sampled_from(["https://new.example/*", "https://new.example/", "new.example/*"])
+    asked, names = st.sampled_from(["undo", "resume", "show"]), st.sampled_from(["last", "0123456789abcdef", "x"])
+    moves = st.builds(move, st.sampled_from(["12345", "1/2"]))
+    return st.one_of(st.builds(preview, urls, targets), moves, st.builds(operation, asked, names))

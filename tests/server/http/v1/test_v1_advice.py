@@ -1,0 +1,201 @@
+"""What to do about it: advice that can be followed over the network, and titles that fit what was asked."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import perseid.registry
+from perseid.names.errors import quoted
+from perseid.records.patterns import MAX_PATTERN
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.installation.setup import with_group
+from perseid.registry.policy.keys import Deletion
+from perseid.registry.policy.policy import PROFILES
+from perseid.server.http.v1.problems import IDENTIFY, said_here
+from tests.server.http.contexts import Harness, basic
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import URL, at, change, create
+from tests.server.http.v1.openapi_document import document
+from tests.server.installations import OPERATOR
+
+COMMAND = re.compile("perseid [a-z]|--[a-z]|docs/reference|challenge, or")
+
+NOT_ASKED_HERE = {"installation", "config", "config_keys", "config_limits", "config_http", "site_files", "setup"}
+"""Modules whose advice is for whoever runs the server, at its own command line."""
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """The texts of a module, but for those that describe something; what is put into one is a name in quotes."""
+    passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    passed |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join([str(part.value) if isinstance(part, ast.Constant) else "'12345/x'" for part in node.values])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            yield node.value
+
+
+def advised() -> list[str]:
+    """What the registry advises that names a command; the ids of operations are no names."""
+    modules = [path for path in Path(perseid.registry.__path__[0]).glob("*.py") if path.stem not in NOT_ASKED_HERE]
+    found = [text for path in modules for text in texts(ast.parse(path.read_text(encoding="utf-8")))]
+    return [re.sub("(resume|undo) '12345/x'", r"\1 last", text) for text in found if COMMAND.search(text)]
+
+
+def test_every_command_that_the_registry_advises_is_a_request_here() -> None:
+    found = advised()
+    assert len(found) > 10
+    assert [text for text in found if COMMAND.search(said_here(text))] == []
+
+
+def test_every_request_that_is_advised_is_there() -> None:
+    paths = document()["paths"]
+    for text in advised():
+        for method, path in re.findall("(GET|POST|PUT) /api/v1(/[^ ,.;)]*)", said_here(text)):
+            shape = path.replace(quote("12345/x", safe=""), "{handle}").replace("/last", "/{operation}")
+            assert method.lower() in paths.get(shape, {}), (method, path)
+
+
+@given(st.text(min_size=1, max_size=100))
+def test_a_name_in_a_command_is_a_step_of_a_path(name: str) -> None:
+    step = quote(name, safe="", errors="replace") if len(name) <= 80 else "{handle}"
+    for why in ("", "if the thing has come back, take the tombstone away first: "):
+        found = said_here(f"{why}perseid tombstone {quoted(name)} --undo")
+        assert found == f"{why}POST /api/v1/handles/{step}/revive"
+    assert said_here(f"Give what the type asks for: perseid type show {quoted(name)}.") == (
+        f"Give what the type asks for: GET /api/v1/types/{step}."
+    )
+
+
+COMMANDS = (
+    "--change-case",
+    "perseid mint",
+    "perseid operations",
+    "perseid namespace add 5",
+    "perseid tombstone '\\U99999999' --undo",
+    "perseid tombstone 'x' --undo",
+    "perseid type list",
+    "docs/reference/types.md",
+    "answer a challenge, or use a session",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
+    name = f"12345/x{command}"
+    found = problem(send(shared, "GET", at(f"hdl:{name}")), "elsewhere")
+    assert found["advice"].endswith(f": {name}")
+    for around in ("name {} alone", "Register {}.", "if the thing is {}, take it away: perseid tombstone x --undo"):
+        assert said_here(around.format(name)) == around.format(name)
+    assert said_here(f"perseid namespace add {command}") == f"POST /api/v1/namespaces, with the prefix {command}"
+
+
+# Advice
+
+
+def test_whoever_is_not_known_is_told_of_tokens(shared: Harness) -> None:
+    for method, path, plain in (
+        ("POST", "/handles", {"handle": "12345/new", "values": [URL]}),
+        ("DELETE", at("12345/n0"), None),
+        ("POST", at("12345/n0", "/publish"), {}),
+    ):
+        found = problem(send(shared, method, path, plain), "authentication-needed")
+        assert found["advice"] == IDENTIFY
+    explained = got(send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}))
+    assert explained["advice"] == IDENTIFY
+
+
+def test_a_tombstone_is_taken_away_by_the_request_that_is_advised(server: Harness) -> None:
+    create(server, "12345/a b/c")
+    change(server, "POST", at("12345/a b/c", "/tombstone"), {"reason": "gone"})
+    found = problem(send(server, "POST", at("12345/a b/c", "/unpublish"), {}, headers=basic()), "invalid-value")
+    path = found["advice"].rpartition("POST /api/v1")[2]
+    assert path == at("12345/a b/c", "/revive")
+    change(server, "POST", path)
+
+
+def test_what_a_definition_looks_like_is_where_it_is_said(shared: Harness) -> None:
+    values = [{"type": "PERSEID_TYPE", "data": '{"name": "n", "description": "d", "pattern": "("}'}]
+    new = {"handle": "12345/TYPE", "values": values}
+    found = problem(send(shared, "POST", "/handles", new, headers=basic()), "invalid-value")
+    page = found["advice"].rpartition(" ")[2]
+    assert page == "/docs/types"
+    assert shared.get(page).status == 200
+
+
+def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
+    policy = replace(with_group(PROFILES["free"]), deletion=Deletion.TOMBSTONE)
+    server.registry.do(SetPolicy("12345", policy), OPERATOR, "cli")
+    found = problem(send(server, "DELETE", at("12345/n0"), headers=basic()), "invalid-value")
+    assert found["advice"] == f"Say what became of the thing: POST /api/v1{at('12345/n0', '/tombstone')}."
+
+
+# Questions without an answer
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ledger/consistency?old=5&new=3",
+        "/ledger/consistency?old=99999999",
+        at("12345/n0", "/proof?at=2999-12-31"),
+        at("12345/n0", "/citation?at=99999999"),
+        at("12345/n0", "?at=soon"),
+        "/find",
+        "/find?changedSince=never",
+    ],
+)
+def test_nobody_who_reads_is_told_that_it_cannot_be_stored(shared: Harness, path: str) -> None:
+    found = problem(send(shared, "GET", path), "unanswerable")
+    assert (found["status"], found["code"]) == (422, 202)
+    assert "stored" not in found["title"]
+    assert found["advice"]
+
+
+@pytest.mark.parametrize("query", ["old=99999999", "old=1&new=99999999", "old=99999999&new=1"])
+def test_a_size_beyond_the_ledger_is_one_to_which_nothing_has_come(shared: Harness, query: str) -> None:
+    """Whoever has a checkpoint of a ledger that was put back hears what that means."""
+    found = problem(send(shared, "GET", f"/ledger/consistency?{query}"), "unanswerable")
+    assert found["detail"].startswith("no checkpoint has come so far")
+    assert "99999999" in found["detail"]
+    assert "put back to an earlier state" in found["advice"]
+    assert "smaller" in problem(send(shared, "GET", "/ledger/consistency?old=5&new=3"), "unanswerable")["advice"]
+
+
+# Limits
+
+
+def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> None:
+    said = document()["components"]["schemas"]["NewType"]["properties"]["pattern"]
+    assert any(each.get("maxLength") == MAX_PATTERN for each in said["anyOf"])
+    new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN + 1)}
+    found = problem(send(shared, "POST", "/types", new, headers=basic()), "malformed")
+    assert (found["where"], "1,000 characters at most" in found["detail"]) == ("$.pattern", True)
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "says"),
+    [
+        ({"format": "string", "value": 5}, "$.values[0].data.value", "and is a whole number"),
+        ({"format": "string", "value": True}, "$.values[0].data.value", "and is true or false"),
+        ({"format": "string", "value": None}, "$.values[0].data.value", "and is null"),
+        ({"format": "string", "value": {"a": 1}}, "$.values[0].data.value", "is a text, and here it is an object"),
+        ({"format": "hex", "value": ["a"]}, "$.values[0].data.value", "is a text, and here it is an array"),
+        ({"format": "String", "value": {}}, "$.values[0].data.value", "is a text"),
+        ({"format": "base64", "value": "!"}, "$.values[0]", "base64"),
+        ({"format": "loud", "value": "x"}, "$.values[0]", "loud"),
+    ],
+)
+def test_data_is_what_the_description_says(shared: Harness, data: object, where: str, says: str) -> None:
+    new = {"handle": "12345/data", "values": [{"type": "URL", "data": data}]}
+    found = problem(send(shared, "POST", "/handles", new, headers=basic()), "malformed")
+    assert (found["status"], found["where"]) == (400, where)
+    assert says in found["detail"]
+    assert found["advice"]

@@ -1,0 +1,135 @@
+"""Citations and QR codes over the API."""
+
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.value import Value
+from perseid.registry.commands.lifecycle import Unpublish
+from perseid.registry.commands.records import Create
+from perseid.registry.queries.citation import FORMS
+from perseid.server.http.messages import Client
+from perseid.server.http.v1.routes.citation import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
+from perseid.server.native.steps import Work
+from tests.cli.codes import decoded, png_rows
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.installations import OPERATOR
+
+
+@pytest.mark.parametrize("style", FORMS)
+def test_every_style(shared: Harness, style: str) -> None:
+    found = got(send(shared, "GET", f"/handles/12345%2Fn0/citation?style={style}"))
+    assert found["style"] == style
+    assert found["hdl"] == "hdl:12345/n0"
+    assert found["http"] == "https://hdl.example.org/12345/n0"
+    assert found["title"] == "the thing with the number 0"
+    assert "12345/n0" in found["citation"]
+
+
+def test_a_version_and_another_resolver(shared: Harness) -> None:
+    now = got(send(shared, "GET", "/handles/12345%2Fn0/citation?resolver=https://hdl.handle.net"))
+    assert now["http"] == "https://hdl.handle.net/12345/n0"
+    assert "version" not in now
+    fixed = got(send(shared, "GET", "/handles/12345%2Fn0/citation?at=20"))
+    assert fixed["version"]["seq"] <= 20
+    assert f"as of entry {fixed['version']['seq']}" in fixed["citation"]
+
+
+@pytest.mark.parametrize(
+    ("query", "slug"),
+    [
+        ("style=mla", "malformed"),
+        ("resolver=nowhere", "malformed"),
+        ("at=tomorrow", "unanswerable"),
+        ("at=999999999", "unanswerable"),
+        ("at=1", "not-found"),
+    ],
+)
+def test_what_cannot_be_cited_so(shared: Harness, query: str, slug: str) -> None:
+    problem(send(shared, "GET", f"/handles/12345%2Fn0/citation?{query}"), slug)
+
+
+def test_names_that_are_not_there(shared: Harness) -> None:
+    assert problem(send(shared, "GET", "/handles/12345%2Fnothing/citation"), "not-found")["code"] == 100
+    found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "elsewhere")
+    assert "ask the service of the prefix" in found["advice"]
+    assert problem(send(shared, "GET", "/handles/12345/citation"), "invalid-name")["rule"] == "H1"
+
+
+def decoded_png(octets: bytes) -> str:
+    return decoded(png_rows(octets))
+
+
+def test_a_code_says_the_address(shared: Harness) -> None:
+    answer = send(shared, "GET", "/handles/12345%2Fn0/qr?format=png&scale=4")
+    assert header_of(answer, "Content-Type") == "image/png"
+    assert decoded_png(answer.body) == "https://hdl.example.org/12345/n0"
+    own = quote("http://example.org/hdl", safe="")
+    assert decoded_png(send(shared, "GET", f"/handles/12345%2Fn0/qr?format=png&resolver={own}").body) == (
+        "http://example.org/hdl/12345/n0"
+    )
+
+
+def test_a_drawing_can_do_nothing_in_a_browser(shared: Harness) -> None:
+    answer = send(shared, "GET", "/handles/12345%2Fn0/qr")
+    assert header_of(answer, "Content-Type") == "image/svg+xml"
+    assert b"<svg" in answer.body
+    assert b"<script" not in answer.body
+    assert "default-src 'none'" in (header_of(answer, "Content-Security-Policy") or "")
+
+
+@pytest.mark.parametrize("scale", ["0", "21", "x"])
+def test_codes_have_a_size(shared: Harness, scale: str) -> None:
+    assert problem(send(shared, "GET", f"/handles/12345%2Fn0/qr?scale={scale}"), "malformed")["where"] == "scale"
+
+
+def test_a_code_for_nothing_is_not_drawn(shared: Harness) -> None:
+    problem(send(shared, "GET", "/handles/12345%2Fnothing/qr"), "not-found")
+
+
+def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(server: Harness) -> None:
+    server.registry.do(Unpublish(Handle.parse("12345/n1")), OPERATOR, "cli")
+    for path in ("citation", "qr"):
+        problem(send(server, "GET", f"/handles/12345%2Fn1/{path}"), "not-found")
+    problem(send(server, "GET", "/handles/12345%2Fn1/citation", headers=basic()), "not-found")
+    assert send(server, "GET", "/handles/12345%2Fn1/qr", headers=basic()).status == 200
+
+
+def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
+    name = "12345/" + "é" * 1_000
+    server.registry.do(Create(Handle.parse(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "unanswerable")
+    assert "too many" in found["detail"]
+    assert "perseid qr" in found["advice"]
+
+
+def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None:
+    """The largest code takes a tenth of a second, in which everybody waits."""
+    prices: list[float | None] = []
+    do = server.place.do
+
+    async def paying(work: Work, client: Client) -> object:
+        prices.append(work.price)
+        return await do(work, client)
+
+    server.service.place = replace(server.place, do=paying)
+    name = "12345/" + "x" * (MAX_DRAWN - len("https://hdl.example.org/12345/"))
+    for each in (name, f"{name}x"):
+        record = Create(Handle.parse(each), (Value.text(1, "URL", "https://example.org/"),))
+        server.registry.do(record, OPERATOR, "cli")
+    assert send(server, "GET", "/handles/12345%2Fn0/qr").status == 200
+    small = prices[-1] or 0
+    largest = send(server, "GET", f"/handles/{quote(name, safe='')}/qr?format=png&scale=20")
+    assert decoded_png(largest.body).endswith(name)
+    assert prices[-1] == pytest.approx(DRAWING + MAX_DRAWN * DRAWING_AN_OCTET)
+    assert DRAWING < small < DRAWING + MAX_DRAWN * DRAWING_AN_OCTET
+    problem(send(server, "GET", f"/handles/{quote(name, safe='')}x/qr"), "unanswerable")
+    assert prices[-1] is None  # nothing but the name was looked up
+    long = "https://example.org/" + "x" * MAX_RESOLVER
+    for path in ("qr", "citation"):
+        assert problem(send(server, "GET", f"/handles/12345%2Fn0/{path}?resolver={long}"), "malformed")["where"] == (
+            "resolver"
+        )

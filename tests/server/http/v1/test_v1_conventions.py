@@ -1,0 +1,409 @@
+"""What all routes have in common: paths, methods, bodies, parameters, problems, who asks, how often, and once."""
+
+import gzip
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from perseid.records.value import ValueRef
+from perseid.registry.identity import KeyHolder, Proof
+from perseid.server.http.messages import Request
+from perseid.server.http.v1.problems import SORTS
+from perseid.server.native.decisions import Busy
+from tests.server.http.contexts import STRANGER, Harness, basic, header_of, in_session
+from tests.server.http.v1.apis import JSON, got, problem, send
+from tests.server.http.v1.callers import with_token
+from tests.server.installations import ADMINISTRATOR
+
+TYPE = {"handle": "12345/SCALE", "description": "A map's scale", "pattern": "1:[1-9][0-9]*"}
+
+
+# Paths and methods
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+def test_the_base_says_where_everything_is_described(shared: Harness, path: str) -> None:
+    found = got(send(shared, "GET", path))
+    for each in ("description", "pages", "problems", "resolver"):
+        own = found[each].removeprefix("https://hdl.example.org")
+        assert shared.get(own).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/names", "/names/parse/x", "//names/rules", "/names//rules", "/NAMES/rules"]
+)
+def test_what_is_nowhere_is_a_problem(shared: Harness, path: str) -> None:
+    found = problem(send(shared, "GET", path), "no-such-path")
+    assert found["status"] == 404
+    assert "/openapi.json" in found["advice"]
+
+
+def test_a_handle_with_a_bare_slash_is_explained(shared: Harness) -> None:
+    found = problem(send(shared, "GET", "/handles/12345/n0/citation"), "no-such-path")
+    assert "%2F" in found["advice"]
+
+
+@pytest.mark.parametrize("path", ["/handles/%zz/citation", "/handles/12345%2F%00/citation"])
+def test_escapes_that_are_none_are_refused(shared: Harness, path: str) -> None:
+    assert problem(send(shared, "GET", path), "malformed")["status"] == 400
+
+
+def test_a_path_that_is_no_utf_8_is_nowhere(shared: Harness) -> None:
+    assert problem(send(shared, "GET", "/handles/12345%2F%ff/citation"), "no-such-path")["status"] == 404
+
+
+def test_a_method_that_a_path_does_not_have(shared: Harness) -> None:
+    answer = send(shared, "DELETE", "/types")
+    found = problem(answer, "method-not-allowed")
+    assert (answer.status, header_of(answer, "Allow")) == (405, "GET, HEAD, POST, OPTIONS")
+    assert found["advice"] == "it has GET, HEAD, POST"
+
+
+def test_a_method_that_nobody_knows(shared: Harness) -> None:
+    answer = send(shared, "BREW", "/types")
+    assert problem(answer, "method-not-allowed")["status"] == 405
+    assert header_of(answer, "Allow") == "GET, HEAD, POST, OPTIONS"
+
+
+def test_options_says_which_methods_there_are(shared: Harness) -> None:
+    answer = send(shared, "OPTIONS", "/explain")
+    assert (answer.status, header_of(answer, "Allow"), answer.body) == (204, "POST, OPTIONS", b"")
+
+
+def test_head_is_get_without_a_body_to_send(shared: Harness) -> None:
+    head, get = send(shared, "HEAD", "/names/rules"), send(shared, "GET", "/names/rules")
+    kept = [(name, value) for name, value in get.headers if not name.startswith("RateLimit")]
+    assert [(name, value) for name, value in head.headers if not name.startswith("RateLimit")] == kept
+
+
+def test_what_has_not_changed_is_not_sent_again(shared: Harness) -> None:
+    first = send(shared, "GET", "/handles/12345%2Fn0/citation")
+    tag = header_of(first, "ETag") or ""
+    again = send(shared, "GET", "/handles/12345%2Fn0/citation", headers={"If-None-Match": tag})
+    assert (again.status, again.body, header_of(again, "ETag")) == (304, b"", tag)
+
+
+def test_how_long_answers_may_be_kept(shared: Harness) -> None:
+    assert header_of(send(shared, "GET", "/names/rules"), "Cache-Control") == "public, max-age=86400"
+    assert header_of(send(shared, "GET", "/handles/12345%2Fn0/citation"), "Cache-Control") == "no-cache"
+    mine = send(shared, "GET", "/handles/12345%2Fn0/citation", headers=basic())
+    assert header_of(mine, "Cache-Control") == "private, no-cache"
+    assert header_of(mine, "Vary") == "Authorization"
+    assert header_of(
+        send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}), "Cache-Control"
+    ) == ("no-store")
+
+
+# What a request says
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=", "limit"),
+        ("limit=1&limit=2", "limit"),
+        ("Limit=1", "Limit"),
+        ("=", ""),
+        ("%00=1", "'\\x00'"),
+    ],
+)
+def test_parameters_that_do_not_fit(shared: Harness, query: str, where: str) -> None:
+    found = problem(send(shared, "GET", f"/types?{query}", headers=basic()), "malformed")
+    assert found.get("where", "") == where
+    if where == "Limit":
+        assert "limit, cursor, prefix" in found["detail"]
+
+
+def test_a_parameter_that_is_needed(shared: Harness) -> None:
+    found = problem(send(shared, "GET", "/names/parse"), "malformed")
+    assert found["where"] == "text"
+    assert found["detail"] == "the parameter text is missing"
+    assert "in any form" in found["advice"]
+
+
+ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
+
+
+@pytest.mark.parametrize(
+    ("plain", "where"),
+    [
+        ({"operation": "delete"}, "$.handle"),
+        ({"operation": "dance", "handle": "12345/x"}, "$.operation"),
+        ({"operation": "delete", "handle": "12345/x", "why": "x"}, "$.why"),
+        ({"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": 1}]}, "$.values[0].data"),
+        (
+            {"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": "x", "index": 0}]},
+            "$.values[0].index",
+        ),
+        ({"operation": "add", "handle": "12345/x", "values": [ADMIN]}, "$.values[0]"),
+        ([], "$"),
+        ("delete", "$"),
+    ],
+)
+def test_bodies_that_do_not_fit_and_where(shared: Harness, plain: object, where: str) -> None:
+    found = problem(send(shared, "POST", "/explain", plain), "malformed")
+    assert (found["status"], found["where"]) == (400, where)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"operation": "delete", "handle": "12345/x"}}',
+        b"\xff",
+        b'{"operation": "delete", "handle": "12345/\xff"}',
+        b'{"operation": "delete", "handle": "\\ud800/x"}',
+        b"[" * 100_000,
+        b'{"operation": "add", "handle": "12345/x", "values": [{"type": "X", "data": {"format": "admin", "value": '
+        + b"[" * 100_000
+        + b"]" * 100_000
+        + b"}}]}",
+    ],
+)
+def test_bodies_that_are_no_json(shared: Harness, body: bytes) -> None:
+    answer = shared.ask("POST", "/api/v1/explain", body, headers={"Content-Type": JSON})
+    assert problem(answer, "malformed")["status"] == 400
+
+
+@pytest.mark.parametrize("type_", ["", "text/json", "application/x-www-form-urlencoded", "application/json-patch+json"])
+def test_bodies_of_other_types_are_not_read(shared: Harness, type_: str) -> None:
+    headers = {"Content-Type": type_} if type_ else {}
+    answer = shared.ask("POST", "/api/v1/explain", b"{}", headers=headers)
+    assert problem(answer, "unsupported-media-type")["status"] == 415
+
+
+def test_a_packed_body_is_not_unpacked(shared: Harness) -> None:
+    headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
+    answer = shared.ask("POST", "/api/v1/explain", gzip.compress(b"{}"), headers=headers)
+    assert problem(answer, "unsupported-media-type")["status"] == 415
+
+
+def test_a_body_where_none_is_expected(shared: Harness) -> None:
+    assert problem(shared.ask("GET", "/api/v1/types", b"{}", headers={"Content-Type": JSON}), "malformed")
+
+
+def test_what_never_became_a_request_is_a_problem_too(shared: Harness) -> None:
+    for status, slug in ((431, "head-too-large"), (413, "body-too-large"), (400, "malformed"), (505, "not-supported")):
+        answer = shared.service.refused(status, "it cannot be", b"/api/v1/types")
+        assert problem(answer, slug)["status"] == answer.status == status
+
+
+# What goes wrong inside
+
+
+def test_what_nobody_expected_has_a_number(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*_: object) -> object:
+        raise KeyError("a secret")
+
+    object.__setattr__(server.place, "do", broken)
+    found = problem(send(server, "GET", "/handles/12345%2Fn0/citation"), "internal-error")
+    assert found["status"] == 500
+    assert found["instance"] in caplog.text
+    assert "a secret" not in caplog.text + json.dumps(found)
+
+
+def test_a_busy_server_says_when_to_come_again(server: Harness) -> None:
+    async def busy(*_: object) -> object:
+        raise Busy
+
+    object.__setattr__(server.place, "do", busy)
+    answer = send(server, "GET", "/handles/12345%2Fn0/citation")
+    assert problem(answer, "busy")["status"] == 503
+    assert header_of(answer, "Retry-After") == "1"
+
+
+# Who asks
+
+
+def test_who_is_needed_is_asked_for_in_every_way(shared: Harness) -> None:
+    answer = send(shared, "POST", "/types", TYPE)
+    found = problem(answer, "authentication-needed")
+    assert (answer.status, found["code"]) == (401, 402)
+    schemes = [value.split()[0] for value in answer.values("WWW-Authenticate")]
+    assert schemes == ["Bearer", "Basic", "Handle"]
+
+
+def test_who_is_not_believed_is_refused_also_where_everybody_may_ask(shared: Harness) -> None:
+    answer = send(shared, "GET", "/names/rules", headers=basic(secret="wrong"))
+    assert problem(answer, "authentication-failed")["status"] == 401
+
+
+def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
+    answer = send(shared, "POST", "/types", TYPE, headers=basic(), secure=False)
+    found = problem(answer, "not-private")
+    assert answer.status == 403
+    assert "TLS" in found["advice"]
+    assert not list(answer.values("WWW-Authenticate"))
+
+
+def test_who_has_no_right_is_told_so(shared: Harness) -> None:
+    other = {**TYPE, "handle": "54321/x"}
+    found = problem(send(shared, "POST", "/types", other, headers=basic()), "elsewhere")
+    assert (found["status"], found["code"]) == (404, 301)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
+)
+def test_credentials_that_a_browser_sends_by_itself_change_nothing(shared: Harness, headers: dict[str, str]) -> None:
+    answer = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers})
+    assert problem(answer, "not-allowed")["status"] == 403
+    claimed = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers, "Idempotency-Key": "a"})
+    assert problem(claimed, "not-allowed")["status"] == 403
+    space = {"prefix": "99"}
+    several = send(shared, "POST", "/namespaces", space, headers={**basic(), **headers, "Idempotency-Key": "a"})
+    assert problem(several, "not-allowed")["status"] == 403
+
+
+def test_a_key_that_is_replaced_ends_the_session(server: Harness) -> None:
+    session = in_session(server)
+    assert send(server, "GET", "/handles/12345%2Fn0/citation", headers=session).status == 200
+    key = {"index": 300, "type": "HS_SECKEY", "data": "another", "permissions": "1100"}
+    changed = server.put("/api/handles/0.NA/12345?index=300&overwrite=true", [key], headers=basic())
+    assert changed.status == 200, changed
+    answer = send(server, "GET", "/handles/12345%2Fn0/citation", headers=session)
+    assert problem(answer, "authentication-failed")["status"] == 401
+
+
+# How often
+
+
+def test_answers_say_how_many_requests_are_left(server: Harness) -> None:
+    server.configure(api_requests_anonymous=3)
+    server.hold_time()
+    left = []
+    for _ in range(3):
+        answer = send(server, "GET", "/names/rules")
+        assert header_of(answer, "RateLimit-Policy") == '"requests";q=3;w=60'
+        left.append(header_of(answer, "RateLimit"))
+    assert [text.split(";")[1] for text in left if text] == ["r=2", "r=1", "r=0"]
+    answer = send(server, "GET", "/names/rules")
+    assert problem(answer, "too-many-requests")["status"] == 429
+    assert header_of(answer, "Retry-After") == "20"
+    assert header_of(answer, "RateLimit") == '"requests";r=0;t=20'
+
+
+def test_each_identity_and_each_network_is_counted_by_itself(server: Harness) -> None:
+    server.configure(api_requests_anonymous=1, api_requests=1)
+    assert send(server, "GET", "/names/rules").status == 200
+    assert send(server, "GET", "/names/rules").status == 429
+    assert send(server, "GET", "/names/rules", host="192.0.2.77").status == 200
+    assert send(server, "GET", "/names/rules", host="2001:db8::1").status == 200
+    assert send(server, "GET", "/names/rules", host="2001:db8::2").status == 429  # of the same network
+    assert send(server, "GET", "/names/rules", headers=basic()).status == 200
+    assert send(server, "GET", "/names/rules", headers=basic(), host="192.0.2.78").status == 429
+
+
+def test_many_tokens_make_no_more_requests_than_their_maker(server: Harness) -> None:
+    server.configure(api_requests=4)
+    tokens = [with_token(server, "read") for _ in range(3)]
+    spelt = basic(ADMINISTRATOR.lower())
+    for headers in (basic(), tokens[0], tokens[1], spelt):
+        assert send(server, "GET", "/names/rules", headers=headers).status == 200
+    for headers in (basic(), *tokens, spelt):
+        assert send(server, "GET", "/names/rules", headers=headers).status == 429
+
+
+def test_a_limit_of_none_is_none(server: Harness) -> None:
+    server.configure(api_requests_anonymous=0)
+    answer = send(server, "GET", "/names/rules")
+    assert header_of(answer, "RateLimit") is None
+    assert answer.status == 200
+
+
+# Once
+
+
+def keyed(key: str, **more: str) -> dict[str, str]:
+    return {**basic(), "Idempotency-Key": key, **more}
+
+
+def test_what_carries_a_key_is_done_once(server: Harness) -> None:
+    first = send(server, "POST", "/types", TYPE, headers=keyed("k1"))
+    made = got(first, 201)
+    again = send(server, "POST", "/types", TYPE, headers=keyed('"k1"'))
+    assert got(again, 201) == made
+    assert header_of(first, "Idempotency-Replayed") is None
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    assert problem(send(server, "POST", "/types", TYPE, headers=keyed("k2")), "exists")["status"] == 409
+
+
+def test_another_request_with_the_same_key_is_refused(server: Harness) -> None:
+    got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
+    other = {**TYPE, "handle": "12345/SHEET"}
+    assert problem(send(server, "POST", "/types", other, headers=keyed("k1")), "key-reused")["status"] == 422
+
+
+def test_what_was_refused_leaves_its_key_free(server: Harness) -> None:
+    wrong = {**TYPE, "pattern": "("}
+    assert problem(send(server, "POST", "/types", wrong, headers=keyed("k1")), "invalid-value")["status"] == 422
+    got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
+
+
+def test_a_request_that_is_being_carried_out_is_not_begun_again(server: Harness) -> None:
+    index, _, handle = ADMINISTRATOR.partition(":")
+    who = KeyHolder(ValueRef(int(index), handle), Proof.SECRET_KEY)
+    with server.place.api.keys(server.registry).claim(who, b"k1", hashlib.sha256().digest()):
+        for path, plain in (("/types", TYPE), ("/namespaces", {"prefix": "99"})):
+            answer = send(server, "POST", path, plain, headers=keyed("k1"))
+            assert problem(answer, "in-progress")["status"] == 409
+            assert header_of(answer, "Retry-After") == "1"
+
+
+def test_a_namespace_is_made_once_too(server: Harness) -> None:
+    space = {"prefix": "99", "profile": "pilin", "purpose": "Maps"}
+    made = got(send(server, "POST", "/namespaces", space, headers=keyed("k1")), 201)
+    assert made["creator"].startswith("99/")
+    again = send(server, "POST", "/namespaces", space, headers=keyed("k1"))
+    assert got(again, 201) == made
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    other = send(server, "POST", "/namespaces", {"prefix": "98"}, headers=keyed("k1"))
+    assert problem(other, "key-reused")["status"] == 422
+
+
+@pytest.mark.parametrize(("key", "slug"), [("", "malformed"), ('""', "malformed"), ("x" * 256, "invalid-value")])
+def test_keys_that_are_none(server: Harness, key: str, slug: str) -> None:
+    problem(send(server, "POST", "/types", TYPE, headers=keyed(key)), slug)
+
+
+def test_two_keys_are_one_too_many(server: Harness) -> None:
+    headers: dict[str, Any] = {**basic(), "Idempotency-Key": ["a", "b"]}
+    found = problem(send(server, "POST", "/types", TYPE, headers=headers), "malformed")
+    assert found["where"] == "Idempotency-Key"
+
+
+def test_a_key_is_somebodys(server: Harness) -> None:
+    answer = send(server, "POST", "/types", TYPE, headers={"Idempotency-Key": "k"})
+    assert problem(answer, "authentication-needed")["status"] == 401
+
+
+def test_another_origin_may_send_the_key(shared: Harness) -> None:
+    asked = {
+        "Origin": "https://example.org",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+    }
+    answer = send(shared, "OPTIONS", "/types", headers=asked)
+    assert "Idempotency-Key" in (header_of(answer, "Access-Control-Allow-Headers") or "")
+
+
+def test_every_sort_of_problem_is_explained(shared: Harness) -> None:
+    page = shared.get("/docs/problems").body.decode()
+    for slug, sort in SORTS.items():
+        assert f'id="{slug}"' in page
+        assert sort.about
+        assert 400 <= sort.status < 600
+
+
+def test_a_stranger_is_logged_as_nobody_and_others_by_name(shared: Harness) -> None:
+    assert send(shared, "GET", "/names/rules").who == ""
+    answer = send(shared, "GET", "/handles/12345%2Fn0/citation", headers=basic())
+    assert (answer.who, answer.name) == (ADMINISTRATOR, "12345/n0")
+    assert Request("GET", b"/").client.host != STRANGER

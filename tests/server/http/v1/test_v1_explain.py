@@ -1,0 +1,80 @@
+"""Whether something would be allowed, over the API."""
+
+import json
+
+import pytest
+
+from tests.server.http.contexts import Harness, basic
+from tests.server.http.v1.apis import got, problem, send
+
+URL = {"type": "URL", "data": "https://example.org/"}
+
+ALLOWED = [
+    {"operation": "create", "handle": "12345/new", "values": [URL]},
+    {"operation": "create", "handle": "12345/n0", "values": [URL], "overwrite": True},
+    {"operation": "set", "handle": "12345/n0", "values": [URL]},
+    {"operation": "add", "handle": "12345/n0", "values": [{**URL, "index": 7, "ttl": 60}]},
+    {"operation": "remove", "handle": "12345/n0", "indexes": [2]},
+    {"operation": "delete", "handle": "12345/n0"},
+    {"operation": "mint", "prefix": "12345/x-", "values": [URL]},
+    {"operation": "publish", "handle": "12345/n0"},
+    {"operation": "unpublish", "handle": "12345/n0"},
+    {"operation": "tombstone", "handle": "12345/n0"},
+    {"operation": "transfer", "handle": "12345/n0", "to": "200:0.NA/12345"},
+]
+
+
+@pytest.mark.parametrize("wanted", ALLOWED, ids=json.dumps)
+def test_what_would_be_done_and_for_whom_not(shared: Harness, wanted: dict[str, object]) -> None:
+    size = shared.registry.ledger.reading
+    with size() as reading:
+        before = reading.size
+    mine = got(send(shared, "POST", "/explain", wanted, headers=basic()))
+    assert mine["allowed"], mine
+    assert mine["code"] is None
+    others = got(send(shared, "POST", "/explain", wanted))
+    assert not others["allowed"]
+    assert others["code"] == 402
+    assert others["reason"]
+    assert others["advice"]
+    with size() as reading:
+        assert reading.size == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "rule"),
+    [
+        ({"operation": "create", "handle": "12345/n0", "values": [URL]}, 101, "H7"),
+        ({"operation": "set", "handle": "12345/nothing", "values": [URL]}, 100, None),
+        ({"operation": "tombstone", "handle": "12345/n0", "undo": True}, 202, "S8"),
+        ({"operation": "create", "handle": "54321/x", "values": [URL]}, 301, None),
+    ],
+)
+def test_why_not(shared: Harness, wanted: dict[str, object], code: int, rule: str | None) -> None:
+    found = got(send(shared, "POST", "/explain", wanted, headers=basic()))
+    assert (found["allowed"], found["code"], found["rule"]) == (False, code, rule), found
+
+
+@pytest.mark.parametrize("handle", ["12345/n0", "12345/private", "12345/free", "54321/x"])
+def test_the_refusal_is_that_of_the_operation(shared: Harness, handle: str) -> None:
+    """Whoever is not known is asked who they are, and not told whether the name is free."""
+    asked = {"operation": "create", "handle": handle, "values": [URL]}
+    explained = got(send(shared, "POST", "/explain", asked))
+    for path, more in (("/handles", {"values": [URL]}), ("/types", {"description": "x"})):
+        plain = {"handle": handle, **more}
+        refused = problem(send(shared, "POST", path, plain), "authentication-needed")
+        assert (refused["detail"], refused["advice"]) == (explained["reason"], explained["advice"])
+        assert refused["code"] == explained["code"] == 402
+
+
+def test_what_is_no_name_or_no_owner(shared: Harness) -> None:
+    new = {"operation": "create", "handle": "12345/ x", "values": [URL]}
+    assert problem(send(shared, "POST", "/explain", new), "invalid-name")["rule"] == "H3"
+    assert (
+        problem(send(shared, "POST", "/explain", {"operation": "delete", "handle": "x"}), "invalid-name")["rule"]
+        == "H1"
+    )
+    found = problem(
+        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}), "malformed"
+    )
+    assert found["where"] == "$.to"

@@ -1,0 +1,236 @@
+"""Finding names over the API: the same as the registry finds, page by page, and nothing that may not be seen."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.identity import Anonymous, Identity
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries.find import Search, find
+from tests.server.http.contexts import Harness, basic, harness
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import ANN, with_token
+from tests.server.http.v1.test_v1_history import pages
+from tests.server.installations import OPERATOR
+
+HIDDEN = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+HOSTS = ("old.example", "maps.old.example", "new.example")
+
+
+def make(server: Harness, name: str, *values: Value, published: bool = True) -> int:
+    return server.registry.do(Create(Handle.parse(name), values, published=published), OPERATOR, "cli").seq
+
+
+def open_to_all(server: Harness) -> None:
+    with server.registry.facts() as facts:
+        known = facts.policy("12345")
+    server.registry.do(SetPolicy("12345", replace(known, who_may_list=Who.PUBLIC)), OPERATOR, "cli")
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[Harness]:
+    """A server whose names everybody may list, some of which nobody may know, or hold something private."""
+    with harness() as server:
+        open_to_all(server)
+        for number in range(12):
+            host = HOSTS[number % 3]
+            link = Value.text(1, "URL", f"https://{host}/maps/{number}")
+            mail = Value.text(2, "EMAIL", f"ann{number % 2}@example.org")
+            make(server, f"12345/f{number:02}", link, mail, published=number != 5)
+        secret = Value(1, "URL", b"https://old.example/secret", permissions=HIDDEN)
+        make(server, "12345/f-secret", secret, Value.text(2, "EMAIL", "ann0@example.org"))
+        make(server, "12345/f-stone", Value.text(1, "URL", "https://old.example/stone"))
+        server.registry.do(Tombstone(Handle.parse("12345/f-stone"), "gone", None), OPERATOR, "cli")
+        yield server
+
+
+CRITERIA: list[tuple[dict[str, str], Search]] = [
+    ({"url": "https://old.example/*"}, Search(url="https://old.example/*")),
+    ({"url": "https://old.example/maps/3"}, Search(url="https://old.example/maps/3")),
+    ({"url": "*/maps/1*"}, Search(url="*/maps/1*")),
+    ({"host": "old.example"}, Search(host="old.example")),
+    ({"path": "/maps/1"}, Search(path="/maps/1")),
+    ({"type": "EMAIL"}, Search(type="EMAIL")),
+    ({"type": "URL."}, Search(type="URL.")),
+    ({"value": "ann0@example.org"}, Search(value=b"ann0@example.org")),
+    ({"prefix": "12345"}, Search(prefix="12345")),
+    ({"owner": "hdl:0.NA/12345"}, Search(owner="0.NA/12345")),
+    ({"changedSince": "60"}, Search(since=60)),
+    ({"prefix": "12345", "host": "old.example", "type": "URL"}, Search(prefix="12345", host="old.example", type="URL")),
+]
+
+
+def known(server: Harness, who: Identity, search: Search) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    after: str | None = None
+    while True:
+        with server.registry.facts() as facts:
+            page = find(facts, who, search, after, 1_000)
+        found += [(each.handle, len(each.values)) for each in page.items]
+        after = page.following
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "search"), CRITERIA, ids=lambda each: ",".join(each) if isinstance(each, dict) else ""
+)
+def test_the_same_is_found_as_by_the_registry(filled: Harness, asked: dict[str, str], search: Search) -> None:
+    for headers, who in (({}, Anonymous()), (basic(), ANN)):
+        expected = known(filled, who, search)
+        for limit in (1, 4, 1_000):
+            path = f"/find?{urlencode({**asked, 'limit': str(limit)})}"
+            found = pages(filled, path, "found", headers=headers)
+            assert [(each["handle"], len(each["values"])) for each in found] == expected
+
+
+def test_what_is_not_public_is_found_by_nobody_else(filled: Harness) -> None:
+    public = pages(filled, "/find?host=old.example", "found")
+    names = {each["handle"] for each in public}
+    assert names == {f"12345/f{number:02}" for number in range(12) if number % 3 < 2}
+    mine = {each["handle"] for each in pages(filled, "/find?host=old.example", "found", headers=basic())}
+    assert mine - names == {"12345/f-secret"}
+    assert {each["handle"] for each in pages(filled, "/find?host=new.example", "found", headers=basic())} >= {
+        "12345/f05"
+    }
+    by_mail = pages(filled, "/find?value=ann0@example.org", "found")
+    assert "12345/f-secret" in {each["handle"] for each in by_mail}
+    assert b"secret" not in json.dumps([each["values"] for each in by_mail]).encode()
+
+
+def test_a_token_finds_with_its_word_only(server: Harness) -> None:
+    path = "/find?prefix=12345&limit=5"
+    assert len(got(send(server, "GET", path, headers=with_token(server, "find")))["found"]) == 5
+    for headers in (with_token(server, "read"), with_token(server, "find", where=("12345.*",))):
+        assert problem(send(server, "GET", path, headers=headers), "not-allowed")["status"] == 403
+    assert problem(send(server, "GET", path), "authentication-needed")["status"] == 401
+
+
+def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
+    scanned = got(send(filled, "GET", "/find?url=*maps*&limit=3", headers=basic()))
+    assert scanned["scans"] is True
+    assert "No index" in scanned["remark"]
+    indexed = got(send(filled, "GET", "/find?url=https://old.example/*", headers=basic()))
+    assert (indexed["scans"], indexed["remark"]) == (False, None)
+
+
+def test_nobody_in_particular_who_finds_nothing_is_told_why(server: Harness) -> None:
+    found = got(send(server, "GET", "/find?host=example.org"))
+    assert (found["found"], found["next"]) == ([], None)
+    assert "Say who you are" in found["remark"]
+
+
+@pytest.mark.parametrize(
+    ("query", "slug"),
+    [
+        ("", "unanswerable"),
+        ("limit=3", "unanswerable"),
+        ("prefix=1/2", "invalid-name"),
+        ("owner=nobody", "invalid-name"),
+        ("changedSince=never", "unanswerable"),
+        ("changedSince=99999999", "unanswerable"),
+        ("since=3", "malformed"),
+        ("host=a&host=b", "malformed"),
+        ("host=old.example&cursor=abc", "invalid-cursor"),
+    ],
+)
+def test_what_cannot_be_looked_for(filled: Harness, query: str, slug: str) -> None:
+    problem(send(filled, "GET", f"/find?{query}", headers=basic()), slug)
+
+
+def test_a_server_that_does_not_list_says_so() -> None:
+    with harness(listing_allowed=False) as server:
+        for path in ("/find?host=example.org", "/log", "/changes?earlier=0", "/namespaces/12345/names"):
+            assert problem(send(server, "GET", path), "not-supported")["status"] == 501
+
+
+def test_a_cursor_of_another_search_or_reader_is_refused(filled: Harness) -> None:
+    cursor = got(send(filled, "GET", "/find?host=old.example&limit=1"))["next"]
+    got(send(filled, "GET", f"/find?host=old.example&limit=2&cursor={cursor}"))
+    problem(send(filled, "GET", f"/find?host=new.example&limit=1&cursor={cursor}"), "invalid-cursor")
+    problem(send(filled, "GET", f"/find?host=old.example&cursor={cursor}", headers=basic()), "invalid-cursor")
+    problem(send(filled, "GET", f"/namespaces/12345/names?cursor={cursor}"), "invalid-cursor")
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["url", "host", "path", "type", "value", "prefix", "owner"]), TEXTS, min_size=1))
+def test_anything_may_be_looked_for(filled: Harness, asked: dict[str, str]) -> None:
+    """It is found, or refused with a reason; nothing goes wrong inside."""
+    answer = send(filled, "GET", f"/find?{urlencode(asked)}", headers=basic())
+    assert answer.status in (200, 400, 422), answer
+
+
+# Names of a prefix
+
+
+def test_the_names_of_a_prefix_are_listed_in_their_order(filled: Harness) -> None:
+    mine = pages(filled, "/namespaces/12345/names?limit=7", "names", headers=basic())
+    names = [each["handle"] for each in mine]
+    assert names == sorted(names, key=str.upper)
+    assert len(names) == len(set(names))
+    public = pages(filled, "/namespaces/12345/names?limit=7", "names")
+    assert [each["handle"] for each in public] == [each["handle"] for each in mine if each["state"] != "unpublished"]
+    assert {each["state"] for each in mine} == {"normal", "tombstone", "unpublished"}
+
+
+def test_hidden_names_at_the_end_are_not_told_of_by_an_empty_page(server: Harness) -> None:
+    open_to_all(server)
+    make(server, "12345/zz", Value.text(1, "URL", "https://example.org/"))
+    for number in range(3):
+        make(server, f"12345/zzz{number}", Value.text(1, "URL", "https://example.org/"), published=False)
+    found: list[Any] = []
+    path, cursor = "/namespaces/12345/names?limit=1", ""
+    while True:
+        page = got(send(server, "GET", path + cursor))
+        assert len(page["names"]) == 1
+        found += page["names"]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert found[-1]["handle"] == "12345/zz"
+
+
+def test_a_place_in_the_list_cannot_be_made_up(server: Harness) -> None:
+    """A number, which would tell whether its entry is about a name of the prefix, is no cursor."""
+    open_to_all(server)
+    for made_up in ("1", "50", "MQ", quote("\x01"), "AAAAAAAAAAAAAAAAAAAAAAAAAAA"):
+        problem(send(server, "GET", f"/namespaces/12345/names?cursor={made_up}"), "invalid-cursor")
+
+
+def test_deleted_names_and_derived_prefixes(server: Harness) -> None:
+    make(server, "12345/gone", Value.text(1, "URL", "https://example.org/"))
+    server.registry.do(Delete(Handle.parse("12345/gone")), OPERATOR, "cli")
+    names = pages(server, "/namespaces/12345/names", "names", headers=basic())
+    assert "12345/gone" not in [each["handle"] for each in names]
+    everything = pages(server, "/namespaces/12345/names?deleted", "names", headers=basic())
+    assert [each["handle"] for each in everything if each["state"] == "absent"] == ["12345/gone"]
+    make(server, "0.NA/12345.7", Value.text(1, "DESC", "a derived prefix"))
+    derived = pages(server, "/namespaces/12345/names?derived", "names", headers=basic())
+    assert [each["handle"] for each in derived] == ["0.NA/12345.7"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "slug"), [("54321", "elsewhere"), ("0.NA%2F12345", "invalid-name"), ("1%2F2", "invalid-name")]
+)
+def test_prefixes_that_cannot_be_listed(shared: Harness, prefix: str, slug: str) -> None:
+    problem(send(shared, "GET", f"/namespaces/{prefix}/names", headers=basic()), slug)
+
+
+def test_who_may_not_list_is_refused(shared: Harness) -> None:
+    problem(send(shared, "GET", "/namespaces/12345/names"), "authentication-needed")
+    headers = with_token(shared, "read")
+    problem(send(shared, "GET", "/namespaces/12345/names", headers=headers), "not-allowed")

@@ -1,0 +1,245 @@
+"""The past over the API: histories, differences, the log, and what strangers do not see of it."""
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.commands.lifecycle import Publish, Unpublish
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.commands.records import Add, Create, Delete, Remove
+from perseid.registry.identity import Anonymous, Identity
+from perseid.registry.policy.keys import Who
+from perseid.registry.queries import history, listing
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import ANN, at, with_token
+from tests.server.installations import OPERATOR
+
+NAME = "12345/map"
+HIDDEN = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+
+
+def url(number: int, *, public: bool = True) -> Value:
+    text = Value.text(1, "URL", f"https://example.org/{number}")
+    return text if public else Value(1, "URL", text.data, permissions=HIDDEN)
+
+
+def put(server: Harness, *values: Value, name: str = NAME, note: str = "") -> int:
+    """Give a record these values; the entry that did it."""
+    handle = Handle.parse(name)
+    with server.registry.facts() as facts:
+        exists = facts.held(handle).exists
+    operation = Add(handle, values, overwrite=True) if exists else Create(handle, values)
+    return server.registry.do(operation, OPERATOR, "cli", note).seq
+
+
+def policy(server: Harness, **rules: Any) -> None:
+    with server.registry.facts() as facts:
+        known = facts.policy("12345")
+    server.registry.do(SetPolicy("12345", replace(known, **rules)), OPERATOR, "cli")
+
+
+def pages(server: Harness, path: str, member: str, **how: Any) -> list[Any]:
+    """All items of a list, page by page, as the links say."""
+    found: list[Any] = []
+    while True:
+        answer = send(server, "GET", path, **how)
+        page = got(answer)
+        found += page[member]
+        link = header_of(answer, "Link")
+        assert (link is None) == (page["next"] is None)
+        if link is None:
+            return found
+        assert link.endswith('>; rel="next"')
+        path = link[1:].partition(">")[0].removeprefix("https://hdl.example.org/api/v1")
+
+
+def known_history(server: Harness, who: Identity, name: str = NAME) -> list[tuple[int, str, list[int]]]:
+    with server.registry.facts() as facts:
+        found = history.history(facts, who, Handle.parse(name), limit=1_000)
+    return [(each.seq, each.action.name.lower(), [value.index for value in each.values]) for each in found.versions]
+
+
+def told_history(versions: list[Any]) -> list[tuple[int, str, list[int]]]:
+    return [(each["seq"], each["action"], [value["index"] for value in each["values"]]) for each in versions]
+
+
+# One name
+
+
+def test_a_history_is_told_page_by_page_newest_first(server: Harness) -> None:
+    for number in range(7):
+        put(server, url(number), note=f"number {number}")
+    versions = pages(server, at(NAME, "/history?limit=3"), "versions")
+    assert told_history(versions) == known_history(server, Anonymous())
+    assert [each["seq"] for each in versions] == sorted((each["seq"] for each in versions), reverse=True)
+    assert [each["action"] for each in versions] == ["update"] * 6 + ["create"]
+    (changed,) = versions[0]["changed"]["modified"]
+    assert (changed["index"], changed["old"]["data"]["value"]) == (1, "https://example.org/5")
+    assert changed["new"]["data"]["value"] == "https://example.org/6"
+    assert "note" not in versions[0]
+    assert "actor" not in versions[0]
+
+
+def test_administrators_see_who_did_it_and_why(server: Harness) -> None:
+    put(server, url(1), note="the first one")
+    (version,) = got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]
+    assert (version["actor"], version["door"], version["note"]) == ("local:tests", "cli", "the first one")
+    reader = with_token(server, "read")
+    assert got(send(server, "GET", at(NAME, "/history"), headers=reader))["versions"][0]["note"] == "the first one"
+    minter = with_token(server, "mint")
+    assert "note" not in got(send(server, "GET", at(NAME, "/history"), headers=minter))["versions"][0]
+
+
+def test_what_is_private_or_has_been_hidden_since_is_not_shown(server: Harness) -> None:
+    secret = Value(2, "NOTE", b"for us alone", permissions=HIDDEN)
+    put(server, url(1), secret)
+    put(server, url(2, public=False))
+    for path in ("/history", "/differences?earlier=0"):
+        answer = send(server, "GET", at(NAME, path))
+        assert b"for us alone" not in answer.body
+        assert b"example.org" not in answer.body, "its past is hidden with it"
+        assert b"for us alone" in send(server, "GET", at(NAME, path), headers=basic()).body
+
+
+def test_a_name_that_is_not_public_has_no_past_for_the_public(server: Harness) -> None:
+    before = put(server, url(1))
+    handle = Handle.parse(NAME)
+    server.registry.do(Unpublish(handle), OPERATOR, "cli")
+    for path in ("/history", f"/differences?earlier={before}"):
+        assert problem(send(server, "GET", at(NAME, path)), "not-found")["status"] == 404
+        got(send(server, "GET", at(NAME, path), headers=basic()))
+    nothing = problem(send(server, "GET", at("12345/none", "/history")), "not-found")
+    hidden = problem(send(server, "GET", at(NAME, "/history")), "not-found")
+    assert nothing["detail"].replace("12345/none", NAME) == hidden["detail"], "nothing tells the two apart"
+    server.registry.do(Publish(handle), OPERATOR, "cli")
+    actions = [each["action"] for each in got(send(server, "GET", at(NAME, "/history")))["versions"]]
+    assert actions == ["update", "create"], "that it was hidden for a time is not told"
+
+
+def test_a_policy_keeps_the_past_back(server: Harness) -> None:
+    first = put(server, url(1))
+    put(server, url(2))
+    policy(server, show_past=False)
+    found = got(send(server, "GET", at(NAME, "/history")))
+    assert (found["complete"], len(found["versions"])) == (False, 1)
+    refused = problem(send(server, "GET", at(NAME, f"/differences?earlier={first}")), "not-allowed")
+    assert "show_past" in refused["rule"]
+    assert len(got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]) == 2
+
+
+def test_differences_between_two_moments(server: Harness) -> None:
+    text = Value.text(2, "DESC", "a map")
+    first = put(server, url(1), text)
+    put(server, url(2))
+    handle = Handle.parse(NAME)
+    server.registry.do(Remove(handle, (2,)), OPERATOR, "cli")
+    last = put(server, Value.text(3, "EMAIL", "ann@example.org"))
+    found = got(send(server, "GET", at(NAME, f"/differences?earlier={first}")))
+    changed = found["changed"]
+    assert [each["data"]["value"] for each in changed["added"]] == ["ann@example.org"]
+    assert [each["data"]["value"] for each in changed["removed"]] == ["a map"]
+    assert [each["new"]["data"]["value"] for each in changed["modified"]] == ["https://example.org/2"]
+    assert (found["earlier"]["seq"], found["later"]["seq"], found["later"]["asOf"]) == (first, last, last)
+    nothing = {"asOf": 0, "seq": 0, "at": None, "state": "absent"}
+    whole = got(send(server, "GET", at(NAME, f"/differences?earlier=0&later={first}")))
+    assert (whole["earlier"], len(whole["changed"]["added"])) == (nothing, 3), "the administrator among them"
+    server.registry.do(Delete(handle), OPERATOR, "cli")
+    gone = got(send(server, "GET", at(NAME, f"/differences?earlier={first}")))
+    assert (gone["later"]["seq"], len(gone["changed"]["removed"])) == (0, 3)
+
+
+def test_a_time_means_what_was_there_then(server: Harness) -> None:
+    put(server, url(1))
+    put(server, url(2))
+    versions = got(send(server, "GET", at(NAME, "/history")))["versions"]
+    then = quote(versions[1]["at"], safe="")
+    found = got(send(server, "GET", at(NAME, f"/differences?earlier={then}")))
+    assert found["earlier"]["seq"] == versions[1]["seq"]
+
+
+@pytest.mark.parametrize(
+    ("query", "slug", "status"),
+    [
+        ("earlier=5&later=1", "unanswerable", 422),
+        ("earlier=yesterday", "unanswerable", 422),
+        ("earlier=99999999", "unanswerable", 422),
+        ("earlier=2999-01-01", "unanswerable", 422),
+        ("earlier=", "malformed", 400),
+        ("", "malformed", 400),
+    ],
+)
+def test_moments_that_there_are_not(shared: Harness, query: str, slug: str, status: int) -> None:
+    answer = send(shared, "GET", at("12345/n0", f"/differences?{query}"))
+    assert problem(answer, slug)["status"] == status
+    if slug != "malformed":
+        assert problem(send(shared, "GET", f"/changes?{query}", headers=basic()), slug)["detail"]
+
+
+# All names
+
+
+def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
+    before = put(server, url(1))
+    for number in range(5):
+        put(server, url(number), name=f"12345/log{number}")
+    path = f"/log?since={before}&limit=2"
+    assert pages(server, path, "entries") == []
+    entries = pages(server, path, "entries", headers=basic())
+    assert [each["handle"] for each in entries] == [f"12345/log{number}" for number in range(5)]
+    with server.registry.facts() as facts:
+        known = listing.log(facts, ANN, before)
+    assert [each["seq"] for each in entries] == [each.seq for each in known.items]
+    assert entries[0]["actor"] == "local:tests"
+    finder = with_token(server, "find")
+    assert len(pages(server, path, "entries", headers=finder)) == 5
+    assert pages(server, path, "entries", headers=with_token(server, "read")) == []
+    assert got(send(server, "GET", path, headers=basic()))["last"] is None
+    last = got(send(server, "GET", "/log?limit=1000", headers=basic()))["last"]
+    assert got(send(server, "GET", f"/log?since={last}", headers=basic()))["entries"] == []
+    put(server, url(9), name="12345/later")
+    (later,) = got(send(server, "GET", f"/log?since={last}", headers=basic()))["entries"]
+    assert later["handle"] == "12345/later"
+
+
+def test_an_open_list_tells_strangers_what_they_may_know(server: Harness) -> None:
+    policy(server, who_may_list=Who.PUBLIC)
+    before = put(server, url(1))
+    server.registry.do(Create(Handle.parse("12345/secret"), (url(2),), published=False), OPERATOR, "cli")
+    shown = pages(server, f"/log?since={before - 1}", "entries")
+    assert [(each["handle"], "actor" in each) for each in shown] == [(NAME, False)]
+    altered = pages(server, f"/changes?earlier={before - 1}", "names")
+    assert [each["handle"] for each in altered] == [NAME]
+    theirs = pages(server, f"/changes?earlier={before - 1}", "names", headers=basic())
+    assert [each["handle"] for each in theirs] == [NAME, "12345/secret"]
+
+
+def test_which_names_changed_is_told_once_each_up_to_the_same_moment(server: Harness) -> None:
+    before = put(server, url(0))
+    names = [f"12345/c{number}" for number in range(5)]
+    for name in (*names, *names):
+        put(server, url(len(name)), name=name)
+    first = send(server, "GET", f"/changes?earlier={before}&limit=2", headers=basic())
+    page = got(first)
+    put(server, url(7), name="12345/later")
+    rest = pages(server, f"/changes?earlier={before}&limit=2&cursor={page['next']}", "names", headers=basic())
+    found = [each["handle"] for each in (*page["names"], *rest)]
+    assert found == names, "what came after the first page is no part of it"
+    assert {(each["before"], each["stateBefore"], each["stateAfter"]) for each in rest} == {(0, "absent", "normal")}
+
+
+def test_a_cursor_is_good_for_one_list_and_one_reader(server: Harness) -> None:
+    for number in range(4):
+        put(server, url(number))
+    path = at(NAME, "/history?limit=1")
+    cursor = got(send(server, "GET", path))["next"]
+    got(send(server, "GET", f"{path}&cursor={cursor}"))
+    for other in (at("12345/n0", "/history?limit=1"), "/log?limit=1"):
+        problem(send(server, "GET", f"{other}&cursor={cursor}"), "invalid-cursor")
+    problem(send(server, "GET", f"{path}&cursor={cursor}", headers=basic()), "invalid-cursor")
+    for forged in ("1", "AAAA", cursor[:-1], cursor + "A", "%00"):
+        problem(send(server, "GET", f"{path}&cursor={forged}"), "invalid-cursor")

@@ -1,0 +1,157 @@
+"""Requests that are written to cost much, or to say something to whoever reads the answer."""
+
+import json
+import tracemalloc
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.names.errors import MAX_QUOTED, quoted
+from perseid.registry.access.permissions import shown
+from perseid.server.http.v1.validation import MAX_WHERE, given_twice, half_character
+from tests.server.http.contexts import Harness, basic
+from tests.server.http.v1.apis import JSON, problem, send
+from tests.server.http.v1.callers import URL
+
+LONG_STEP = "n" * 79
+
+
+def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
+    """What is told of a body that does not fit."""
+    return problem(send(server, "POST", path, plain, headers=basic()), "malformed")
+
+
+# Words that are not allowed
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "',__import__('os').getcwd(),'",
+        "'," + "-" * 7_000 + "1,'",
+        "'," + "(" * 190 + "1" + ")" * 190 + ",'",
+        "'," + "[],'" * 2_000,
+        "' * 10 ** 9 + '",
+        "it's",
+        'a"b',
+        "a\\nb",
+        "a\nb\u202ec\x00",
+        "\\",
+        "'",
+        '"',
+    ],
+)
+def test_a_word_that_is_not_allowed_is_shown_and_nothing_is_made_of_it(shared: Harness, word: str) -> None:
+    found = refused(shared, "/explain", {"operation": word})
+    assert found["detail"] == f"the body does not fit: $.operation is {quoted(word)}, which is not allowed there"
+    assert found["advice"].startswith("write one of create, ")
+
+
+@given(st.text(min_size=1, max_size=120))
+def test_any_word_is_shown_as_it_is(shared: Harness, word: str) -> None:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return
+    shared.configure(api_requests=0)
+    named = f"{word}-"
+    found = refused(shared, "/explain", {"operation": named})
+    assert f"is {quoted(named)}, which" in found["detail"]
+    other = refused(shared, "/namespaces", {"prefix": "96", "case": named})
+    assert (f"is {quoted(named)}, which" in other["detail"]) or len(named) > MAX_QUOTED - 2
+
+
+def test_a_long_word_is_cut_between_characters(shared: Harness) -> None:
+    detail = refused(shared, "/namespaces", {"prefix": "96", "case": "\u202e" * 5_000})["detail"]
+    assert "\\u202e" * MAX_QUOTED + "…'" in detail
+    assert "\\u202e" * (MAX_QUOTED + 1) not in detail
+
+
+# Names of members
+
+
+def test_a_member_that_looks_like_the_words_of_the_decoder_is_a_member(shared: Harness) -> None:
+    """A path that a stranger made up is none to follow: this one would take hours."""
+    for name in (f"x` - at `${'[' * 300_000}", f"x` - at `${'.a' * 300_000}", "x` - at `$.prefix`"):
+        found = refused(shared, "/mint", {"prefix": "12345", name: 1})
+        assert found["where"] == f"$.{shown(name)}"
+        assert len(found["detail"]) < MAX_WHERE
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\nb", "\x1b[2J", "n" * 5_000])
+def test_names_of_strangers_are_shown_so_that_they_do_no_harm(shared: Harness, name: str) -> None:
+    member = json.dumps(name)
+    twice = f'{{"prefix":"12345",{member}:1,{member}:2}}'
+    for found in (
+        refused(shared, "/mint", {"prefix": "12345", name: 1}),
+        problem(shared.post("/api/v1/mint", twice, headers={"Content-Type": JSON}), "malformed"),
+        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=1"), "malformed"),
+        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=%zz"), "malformed"),
+    ):
+        assert found["where"].endswith(quoted(name))
+        for said in (found["where"], found["detail"]):
+            assert said.isprintable()
+            assert len(said) < MAX_WHERE
+
+
+def test_only_members_of_what_is_meant_are_named(shared: Harness) -> None:
+    found = refused(shared, "/explain", {"operation": "delete", "handle": "12345/n0", "x": 1})
+    assert (found["where"], found["advice"]) == ("$.x", "there are operation, handle")
+    found = refused(shared, "/explain", {"operation": "remove", "handle": "12345/n0", "values": []})
+    assert found["advice"] == "there are operation, handle, indexes"
+
+
+# Members that stand twice, in bodies of very many things
+
+
+def inside(text: str) -> bytes:
+    """Something at the end of a long way."""
+    return (f'{{"{LONG_STEP}":' * 4 + text + "}" * 4).encode()
+
+
+@pytest.mark.parametrize("item", ["0", "{}", "[]", '""'])
+def test_what_is_passed_on_the_way_takes_no_room(item: str) -> None:
+    """The way to each thing would take a hundred times the room of the thing."""
+    many = ",".join([item] * 20_000)
+    bodies = (
+        (given_twice, inside(f'[{many},{{"x":1,"x":2}}]')),
+        (half_character, inside(f'[{many},"\\ud800"]')),
+    )
+    for look, body in bodies:
+        tracemalloc.start()
+        try:
+            found = look(body)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert f".{LONG_STEP}" * 4 + "[20000]" in str(found)
+        assert most < 5_000_000
+
+
+def test_the_way_is_that_of_the_outermost_and_first() -> None:
+    inner = '{"x":1,"x":1}'
+    assert given_twice(f'{{"a":[1,{{"b":{inner}}},{inner}]}}'.encode()) == ("$.a[1].b.x", "x")
+    assert given_twice(f'{{"a":{inner},"b":{inner},"a":1}}'.encode()) == ("$.a", "a")
+    assert given_twice(f"[[],[[]],{{}},{inner}]".encode()) == ("$[3].x", "x")
+    assert half_character(b'["x",{"a":["y"]},[],"\\ud800"]') == "$[3]"
+
+
+@pytest.mark.parametrize("depth", [100, 900, 1_000, 1_100, 5_000, 100_000])
+def test_what_is_nested_deeply_is_taken_or_refused(shared: Harness, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    for body in (
+        f'{{"prefix":"12345","x":{deep}}}',
+        f'{{"handle":"12345/D","description":"d","schema":{deep}}}',
+        f'{{"handle":"12345/D","description":"\\ud800","schema":{deep}}}',
+    ):
+        path = "/mint" if "prefix" in body else "/types"
+        answer = shared.ask("POST", f"/api/v1{path}", body, headers={"Content-Type": JSON})
+        assert answer.status in (400, 401, 422), answer
+
+
+def test_values_of_records_are_as_they_were(shared: Harness) -> None:
+    found = refused(shared, "/explain", {"operation": "add", "handle": "1/2", "values": [{**URL, "\u202e": 1}]})
+    assert found["where"] == f"$.values[0].{quoted(chr(0x202E))}"

@@ -1,0 +1,227 @@
+"""Changes of many names that several people have to do with: who sees them, and what each is told of the others."""
+
+import asyncio
+import gc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.commands.records import Add, Create, Remove
+from perseid.registry.jobs import jobs
+from perseid.registry.jobs import undo as undoing
+from perseid.server.http.v1 import job_calls, job_events
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import with_token
+from tests.server.http.v1.test_v1_jobs import ORDER, _often, ask, ended, events_of, fill, in_one_loop, leads
+from tests.server.installations import OPERATOR
+
+__all__ = ["_often"]  # a fixture: whoever listens is told often
+
+BEA = "300:12345/bea"
+BEAS = basic(BEA, "beas secret")
+PREFIX_HANDLE = Handle.parse("0.NA/12345")
+
+
+def invite_bea(server: Harness) -> None:
+    """Let her administer the namespace too; she does not run the server."""
+    key = Value(300, "HS_SECKEY", b"beas secret", permissions=Permission(0x0C))
+    server.registry.do(Create(Handle.parse("12345/bea"), (key,)), OPERATOR, "cli")
+    member = Value(110, "HS_ADMIN", Admin(ValueRef.parse(BEA)).to_bytes())
+    server.registry.do(Add(PREFIX_HANDLE, (member,)), OPERATOR, "cli")
+
+
+def let_bea_change(server: Harness, *names: str) -> None:
+    for name in names:
+        own = Value(110, "HS_ADMIN", Admin(ValueRef.parse(BEA), AdminPermission.MODIFY_VALUE).to_bytes())
+        server.registry.do(Add(Handle.parse(name), (own,)), OPERATOR, "cli")
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
+    """A server that changes a few names at a time, of which two administer the names."""
+    monkeypatch.setattr(jobs, "CHUNK", 4)
+    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
+    invite_bea(server)
+    return server
+
+
+def beas_token(server: Harness) -> dict[str, str]:
+    made = send(
+        server, "POST", "/tokens", {"may": ["find", "update"], "namespaces": ["12345"], "label": "x"}, headers=BEAS
+    )
+    return {"Authorization": f"Bearer {got(made, 201)['token']}"}
+
+
+def test_who_made_a_token_sees_and_undoes_what_was_begun_with_it(server: Harness) -> None:
+    invite_bea(server)
+    names = fill(server, 5)
+    let_bea_change(server, *names)
+    token, other = beas_token(server), beas_token(server)
+    told = got(send(server, "POST", "/rewrites", ORDER, headers=token), 202)
+    assert (told["state"], told["done"]) == ("done", 5)
+    where = f"/operations/{told['operation']}"
+    assert got(send(server, "GET", where, headers=BEAS)) == told
+    assert got(send(server, "GET", "/operations/last", headers=BEAS)) == told
+    assert got(send(server, "GET", "/operations", headers=BEAS))["operations"] == [told]
+    for path in (where, "/operations/last", f"{where}/events", f"{where}/undo"):
+        problem(send(server, "GET", path, headers=other), "not-found")
+    undone = got(send(server, "POST", f"{where}/undo", {}, headers=BEAS), 202)
+    assert (undone["done"], undone["actor"]) == (5, BEA)
+    assert got(send(server, "GET", where, headers=token))["undoneBy"] == undone["operation"]
+    problem(send(server, "GET", f"/operations/{undone['operation']}", headers=token), "not-found")
+
+
+def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harness) -> None:
+    """Who may not see it is told so before anything is done."""
+    invite_bea(server)
+    names = fill(server, 5)
+    let_bea_change(server, *names)
+    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    undo = undoing.begin(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
+    assert f"is being undone by {undo.id}, which somebody else began" in refused["detail"]
+    assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
+    told = got(send(server, "POST", f"/operations/{undo.id}/resume", headers=basic()), 202)
+    assert (told["state"], told["done"]) == ("done", 5)
+
+
+def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(server: Harness) -> None:
+    invite_bea(server)
+    names = fill(server, 2)
+    let_bea_change(server, *names)
+    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    server.registry.do(Remove(Handle.parse(names[1]), (110,)), OPERATOR, "cli")
+    plan = got(send(server, "GET", f"{where}/undo", headers=BEAS))
+    assert plan["obstacles"] == [{"handle": names[1], "seq": None, "why": "you may not see why"}]
+    (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["obstacles"]
+    assert known["why"] == f"changed later, in entry {known['seq']}"
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "in-the-way")
+    assert str(known["seq"]) not in str(refused)
+
+
+def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> None:
+    """Ann begins, Bea goes on with it until she comes to a name that is not hers. She sees what Ann has begun..."""
+    server = slowly
+    names = fill(server, 60)
+    let_bea_change(server, *names[:40])
+    begun: dict[str, Any] = {}
+
+    async def interrupted() -> None:
+        begun.update(got(await ask(server, "POST", "/rewrites", ORDER, **token), 202))
+
+    token = with_token(server, "find", "update")
+    in_one_loop(interrupted)
+    where = f"/operations/{begun['operation']}"
+    # ... because she runs the server now, which gives her no right to the names.
+    rules = server.registry.rules
+    both = (*rules.administration.server_admins, ValueRef.parse(BEA))
+    server.registry.rules = replace(rules, administration=replace(rules.administration, server_admins=both))
+
+    async def resumed() -> None:
+        got(await ask(server, "POST", f"{where}/resume", **BEAS), 202)
+        hers = await ended(server, begun["operation"], **BEAS)
+        assert (hers["state"], hers["done"], hers["problem"]["status"]) == ("unfinished", 40, 403)
+        assert f"{BEA} may not modify values" in hers["problem"]["detail"]
+        for others in (token, basic()):
+            seen = await ended(server, begun["operation"], **others)
+            assert seen["problem"] == {
+                "type": "https://hdl.example.org/docs/problems#ended-early",
+                "title": "Somebody could not go on with it",
+                "status": 424,
+                "detail": "whoever carried it out could not go on with it",
+            }
+            assert {**seen, "problem": None} == {**hers, "problem": None}
+        listed = got(await ask(server, "GET", "/operations", **token))["operations"]
+        assert "bea" not in str(listed)
+
+    in_one_loop(resumed)
+    assert leads(server, names[39]) == [f"https://new.example/x/{names[39]}"]
+
+
+def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
+    server = slowly
+    names = fill(server, 20)
+    unit = jobs.begin(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
+
+    async def scenario() -> None:
+        got(await ask(server, "POST", f"/operations/{unit.id}/resume"), 202)
+        assert (await ended(server, unit.id))["state"] == "done"
+
+    in_one_loop(scenario)
+    with server.registry.facts() as facts:
+        entry = facts.held(Handle.parse(names[-1])).entry
+    assert entry is not None
+    assert entry.who == ("http", "300:0.NA/12345")
+
+
+def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
+    """Whoever runs the server no more, by new settings, goes no further with what they began."""
+    server = slowly
+    fill(server, 80)
+    rules = server.registry.rules
+    full = replace(rules.administration, server_admin_full_access=True, server_admins=(ValueRef.parse(BEA),))
+    server.registry.rules = replace(rules, administration=full)
+    server.registry.do(Remove(PREFIX_HANDLE, (110,)), OPERATOR, "cli")
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BEA}, **BEAS), 202)
+        assert told["state"] == "running"
+        server.place.api.rules = rules  # as when they are read again
+        left = await ended(server, told["operation"], **BEAS)
+        assert (left["state"], left["done"] < 80) == ("unfinished", True)
+        assert "LIST_HANDLES" in left["problem"]["detail"]
+
+    in_one_loop(scenario)
+
+
+# Listening
+
+
+def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
+    server = slowly
+    fill(server, 80)
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        path = f"/operations/{told['operation']}/events"
+        at_once = await asyncio.gather(*[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_EACH)])
+        listening = [each for each in at_once if each.stream is not None]
+        assert len(listening) == job_events.MAX_LISTENERS_EACH
+        for each in at_once:
+            if each.stream is None:
+                assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")
+        await asyncio.gather(*[events_of(each.stream) for each in listening])
+        assert not server.place.api.listeners._all
+
+    in_one_loop(scenario)
+
+
+def test_whoever_is_not_sent_anything_does_not_count(slowly: Harness) -> None:
+    """They are not there, they ask for something else, or they have gone before anything was sent."""
+    server = slowly
+    fill(server, 80)
+    all_of_them = server.place.api.listeners._all
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        path = f"/operations/{told['operation']}/events"
+        for method, at in (("GET", "/operations/none/events"), ("HEAD", path)):
+            await ask(server, method, at)
+            assert not all_of_them
+        closed = (await ask(server, "GET", path)).stream
+        assert len(all_of_them) == 1
+        await closed.aclose()  # type: ignore[union-attr]
+        assert not all_of_them
+        forgotten = (await ask(server, "GET", path)).stream
+        assert forgotten is not None
+        assert len(all_of_them) == 1
+        del forgotten
+        gc.collect()
+        assert not all_of_them
+
+    in_one_loop(scenario)

@@ -1,0 +1,489 @@
+"""Changes of many names over the API: previewed, carried out in the background, watched, gone on with, undone."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.ledger.verify import verify
+from perseid.names.handle import Handle
+from perseid.records.value import Permission, Value
+from perseid.registry.access.tokens import RevokeToken
+from perseid.registry.commands.records import Add, Create
+from perseid.registry.identity import LocalOperator
+from perseid.registry.jobs import jobs
+from perseid.server.http.connection.responses import head_of
+from perseid.server.http.messages import Client, Request, Response
+from perseid.server.http.v1 import job_calls, job_events, job_runs
+from perseid.server.http.v1.job_events import News, event
+from perseid.server.http.v1.structures import Told
+from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
+from tests.server.http.v1.apis import JSON, got, problem, send
+from tests.server.http.v1.callers import keyed, with_token
+from tests.server.http.v1.test_v1_history import pages
+from tests.server.installations import ADMINISTRATOR, OPERATOR
+
+ORDER = {"url": "http://old.example/*", "to": "https://new.example/x/*"}
+PREVIEW = "/rewrites/preview?url=http://old.example/*&to=https://new.example/x/*"
+
+
+def fill(server: Harness, count: int = 10) -> list[str]:
+    names = [f"12345/m{number:03}" for number in range(count)]
+    for name in names:
+        put(server, name, f"http://old.example/{name}")
+    return names
+
+
+def put(server: Harness, name: str, url: str) -> int:
+    value = (Value.text(1, "URL", url),)
+    handle = Handle.parse(name)
+    with server.registry.facts() as facts:
+        exists = facts.held(handle).exists
+    operation = Add(handle, value, overwrite=True) if exists else Create(handle, value)
+    return server.registry.do(operation, OPERATOR, "cli").seq
+
+
+def leads(server: Harness, *names: str) -> list[str]:
+    with server.registry.facts() as facts:
+        return [facts.held(Handle.parse(name)).values[0].data.decode() for name in names]
+
+
+async def ask(server: Harness, method: str, path: str, plain: object = None, **headers: str) -> Response:
+    """Make a request as Ann, in the loop in which others go on; a stream is left to who asks."""
+    said = {**basic(), **({} if plain is None else {"Content-Type": JSON}), **headers}
+    pairs = [(name.lower(), value) for name, value in said.items()]
+    body = b"" if plain is None else json.dumps(plain).encode()
+    request = Request(method, f"/api/v1{path}".encode(), pairs, body, Client(STRANGER, secure=True))
+    return await server.service.answer(request)
+
+
+def in_one_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+async def events_of(stream: AsyncIterator[bytes] | None) -> list[tuple[str, str, Any]]:
+    """All events of a stream, to its end."""
+    assert stream is not None
+    return parsed(b"".join([piece async for piece in stream]))
+
+
+def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
+    """Events as a reader takes them: name, id and data."""
+    found = []
+    for block in octets.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            found.append((fields["event"], fields["id"], json.loads(fields["data"])))
+    return found
+
+
+async def ended(server: Harness, name: str, **headers: str) -> Any:
+    """What is said about an operation when nothing more is to come."""
+    stream = await ask(server, "GET", f"/operations/{name}/events", **headers)
+    name, _, told = (await events_of(stream.stream))[-1]
+    assert name == "end"
+    return told
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever listens is told often."""
+    monkeypatch.setattr(job_events, "LOOK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
+    """A server that changes a few names at a time, so that some dozens are many."""
+    monkeypatch.setattr(jobs, "CHUNK", 4)
+    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
+    return server
+
+
+# Rewriting
+
+
+def test_a_rewrite_is_seen_beforehand(server: Harness) -> None:
+    names = fill(server)
+    plan = pages(server, f"{PREVIEW}&limit=3", "names", headers=basic())
+    assert [each["handle"] for each in plan] == names
+    assert plan[0]["changes"] == [
+        {
+            "index": 1,
+            "type": "URL",
+            "old": {"format": "string", "value": "http://old.example/12345/m000"},
+            "new": {"format": "string", "value": "https://new.example/x/12345/m000"},
+        }
+    ]
+    assert leads(server, names[0]) == ["http://old.example/12345/m000"], "nothing is done"
+    assert got(send(server, "GET", PREVIEW))["names"] == []
+
+
+def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
+    names = fill(server)
+    answer = send(server, "POST", "/rewrites", {**ORDER, "note": "the host has moved"}, headers=basic())
+    told = got(answer, 202)
+    assert (told["state"], told["done"], told["total"], told["kind"]) == ("done", 10, 10, "rewrite")
+    assert (told["actor"], told["note"], told["problem"]) == (ADMINISTRATOR, "the host has moved", None)
+    where = f"/operations/{told['operation']}"
+    assert header_of(answer, "Location") == f"https://hdl.example.org/api/v1{where}"
+    assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
+    assert got(send(server, "GET", where, headers=basic())) == told
+    assert got(send(server, "GET", "/operations/last", headers=basic())) == told
+    (version, *_) = got(send(server, "GET", "/handles/12345%2Fm000/history", headers=basic()))["versions"]
+    assert (version["door"], version["actor"]) == ("http", ADMINISTRATOR)
+    assert version["note"] == f"rewrite {told['operation']}: the host has moved"
+    again = send(server, "POST", "/rewrites", ORDER, headers=basic())
+    assert "leads there" in problem(again, "not-found")["detail"]
+    verify(server.registry.ledger.log)
+
+
+def test_a_large_one_goes_on_in_the_background_and_is_watched(slowly: Harness) -> None:
+    server = slowly
+    names = fill(server, 80)
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        assert (told["state"], told["total"], told["ended"]) == ("running", 80, None)
+        assert 0 < told["done"] < 80
+        where = f"/operations/{told['operation']}"
+        stream = await ask(server, "GET", f"{where}/events", **{"Last-Event-ID": "17\x7f';--"})
+        assert header_of(stream, "Content-Type") == "text/event-stream"
+        assert header_of(stream, "Cache-Control") == "no-store"
+        heard = await events_of(stream.stream)
+        assert {name for name, _, _ in heard[:-1]} <= {"progress"}
+        assert heard[-1][0] == "end"
+        counts = [said["done"] for _, _, said in heard]
+        assert counts == sorted(counts)
+        assert [int(number) for _, number, _ in heard] == counts
+        assert (heard[-1][2]["state"], counts[-1]) == ("done", 80)
+        assert heard[-1][2] == got(await ask(server, "GET", where))
+        late = await ask(server, "GET", f"{where}/events")
+        assert [name for name, _, _ in await events_of(late.stream)] == ["end"]
+
+    in_one_loop(scenario)
+    assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
+
+
+def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harness) -> None:
+    server = slowly
+    names = fill(server, 60)
+    begun: dict[str, Any] = {}
+
+    async def interrupted() -> None:
+        begun.update(got(await ask(server, "POST", "/rewrites", ORDER), 202))
+        server.place.api.stop()
+        stream = await ask(server, "GET", f"/operations/{begun['operation']}/events")
+        heard = await events_of(stream.stream)
+        assert "end" not in [name for name, _, _ in heard], "who watches shall come again"
+        refused = problem(await ask(server, "POST", "/rewrites", ORDER), "busy")
+        assert "about to stop" in refused["detail"]
+
+    in_one_loop(interrupted)
+    other = serve(server.registry)  # the next start, which knows nothing of it but what is in the ledger
+    where = f"/operations/{begun['operation']}"
+    left = got(send(other, "GET", where, headers=basic()))
+    assert (left["state"], left["done"] < 60, left["ended"]) == ("unfinished", True, None)
+
+    async def resumed() -> None:
+        told = got(await ask(other, "POST", f"{where}/resume"), 202)
+        again = got(await ask(other, "POST", f"{where}/resume"), 202)
+        assert {told["state"], again["state"]} <= {"running", "done"}
+        assert (await ended(other, begun["operation"]))["state"] == "done"
+
+    in_one_loop(resumed)
+    assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
+    done = got(send(other, "GET", where, headers=basic()))
+    assert done["done"] == 60, "each was moved once"
+    assert "left to do" in problem(send(other, "POST", f"{where}/resume", headers=basic()), "invalid-value")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "slug", "status"),
+    [
+        ({"url": "http://old.example/*"}, "malformed", 400),
+        ({**ORDER, "url": "*"}, "invalid-value", 422),
+        ({**ORDER, "to": "new.example/*"}, "invalid-value", 422),
+        ({**ORDER, "prefix": "1/2"}, "invalid-name", 400),
+        ({**ORDER, "dryRun": True}, "malformed", 400),
+    ],
+)
+def test_what_cannot_be_moved(shared: Harness, plain: object, slug: str, status: int) -> None:
+    answer = send(shared, "POST", "/rewrites", plain, headers=basic())
+    assert problem(answer, slug)["status"] == status
+    assert got(send(shared, "GET", "/operations", headers=basic()))["operations"] == []
+
+
+# Rights
+
+
+def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
+    names = fill(server)
+    problem(send(server, "POST", "/rewrites", ORDER), "authentication-needed")
+    problem(send(server, "POST", "/rewrites", ORDER, headers=basic(), secure=False), "not-private")
+    finder = with_token(server, "find")
+    refused = problem(send(server, "POST", "/rewrites", ORDER, headers=finder), "not-allowed")
+    assert "update" in refused["detail"] + refused["advice"]
+    assert problem(send(server, "POST", "/rewrites", ORDER, headers=with_token(server, "update")), "not-found")
+    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+    assert leads(server, names[0]) == ["http://old.example/12345/m000"]
+    both = with_token(server, "find", "update")
+    told = got(send(server, "POST", "/rewrites", ORDER, headers=both), 202)
+    assert told["actor"].startswith("token:")
+    mine = got(send(server, "GET", "/operations", headers=both))["operations"]
+    assert [each["operation"] for each in mine] == [told["operation"]]
+    assert got(send(server, "GET", "/operations", headers=finder))["operations"] == []
+    problem(send(server, "GET", f"/operations/{told['operation']}", headers=finder), "not-found")
+    for path in ("", f"/{told['operation']}", f"/{told['operation']}/events", f"/{told['operation']}/undo"):
+        problem(send(server, "GET", f"/operations{path}"), "authentication-needed")
+
+
+def test_browsers_change_nothing_by_themselves(server: Harness) -> None:
+    fill(server)
+    headers = {**basic(), "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    assert send(server, "POST", "/rewrites", ORDER, headers=headers).status == 403
+    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+
+
+def test_the_first_name_that_may_not_be_changed_ends_it_and_why_is_told(slowly: Harness) -> None:
+    server = slowly
+    names = fill(server, 60)
+    stubborn = Value(1, "URL", b"http://old.example/z", permissions=Permission(0x0A))  # may be read only
+    server.registry.do(Create(Handle.parse("12345/z"), (stubborn,)), OPERATOR, "cli")
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        left = await ended(server, told["operation"])
+        assert (left["done"], left["problem"]["status"]) == (60, 403)
+        assert "read-only" in left["problem"]["detail"]
+        stream = await ask(server, "GET", f"/operations/{told['operation']}/events")
+        ((name, _, said),) = await events_of(stream.stream)
+        assert (name, said["problem"]) == ("end", left["problem"])
+
+    in_one_loop(scenario)
+    assert leads(server, names[-1]) == [f"https://new.example/x/{names[-1]}"]
+
+
+def test_whoever_loses_their_token_goes_no_further(slowly: Harness) -> None:
+    server = slowly
+    fill(server, 80)
+    token = with_token(server, "find", "update")
+    revoke = RevokeToken(token["Authorization"].removeprefix("Bearer perseid_")[:8])
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER, **token), 202)
+        stream = await ask(server, "GET", f"/operations/{told['operation']}/events", **token)
+        assert stream.stream is not None
+        async with aclosing(stream.stream) as pieces:  # type: ignore[type-var]
+            await anext(pieces)
+            server.registry.do(revoke, OPERATOR, "cli")
+            assert parsed(b"".join([piece async for piece in pieces])) == []
+        left = await ended(server, told["operation"])
+        assert left["done"] < 80
+        assert left["problem"]["status"] in (401, 403)
+
+    in_one_loop(scenario)
+
+
+def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
+    server = slowly
+    fill(server, 80)
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        other = Value(300, "HS_SECKEY", b"another secret", permissions=Permission(0x0C))
+        server.registry.do(Add(Handle.parse("0.NA/12345"), (other,), overwrite=True), OPERATOR, "cli")
+        new = basic(secret="another secret")
+        left = await ended(server, told["operation"], **new)
+        assert left["done"] < 80
+        assert "has changed" in left["problem"]["detail"]
+
+    in_one_loop(scenario)
+
+
+# Undoing
+
+
+def test_an_undo_takes_everything_back_and_can_be_undone(server: Harness) -> None:
+    names = fill(server)
+    told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+    where = f"/operations/{told['operation']}"
+    plan = got(send(server, "GET", f"{where}/undo", headers=basic()))
+    assert plan == {
+        "operation": told["operation"],
+        "names": 10,
+        "possible": True,
+        "inTheWay": 0,
+        "obstacles": [],
+    }
+    undone = got(send(server, "POST", f"{where}/undo", {"note": "a mistake"}, headers=basic()), 202)
+    assert (undone["kind"], undone["state"], undone["done"], undone["note"]) == ("undo", "done", 10, "a mistake")
+    assert leads(server, *names) == [f"http://old.example/{name}" for name in names]
+    before = got(send(server, "GET", where, headers=basic()))
+    assert (before["state"], before["undoneBy"]) == ("undone", undone["operation"])
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=basic()), "invalid-value")
+    assert "was undone by" in refused["detail"]
+    problem(send(server, "GET", f"{where}/undo", headers=basic()), "invalid-value")
+    got(send(server, "POST", "/operations/last/undo", {}, headers=basic()), 202)
+    assert leads(server, names[3]) == [f"https://new.example/x/{names[3]}"]
+    verify(server.registry.ledger.log)
+
+
+def test_what_others_changed_later_stands_in_the_way_and_is_listed(server: Harness) -> None:
+    names = fill(server, 30)
+    told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+    later = [put(server, name, "https://third.example/") for name in names[:25]]
+    path = f"/operations/{told['operation']}/undo"
+    plan = got(send(server, "GET", path, headers=basic()))
+    assert (plan["possible"], plan["names"], plan["inTheWay"]) == (False, 30, 25)
+    assert sorted((each["handle"], each["seq"]) for each in plan["obstacles"]) == sorted(
+        zip(names[:25], later, strict=True)
+    )
+    with server.registry.ledger.reading() as reading:
+        size = reading.size
+    refused = problem(send(server, "POST", path, {}, headers=basic()), "in-the-way")
+    assert (refused["status"], "25 of its records" in refused["detail"]) == (409, True)
+    assert "changed later, in entry" in refused["advice"]
+    assert "and 5 more" in refused["advice"]
+    with server.registry.ledger.reading() as reading:
+        assert reading.size == size, "nothing is undone then"
+
+
+def test_a_unit_is_undone_while_it_goes_on(slowly: Harness) -> None:
+    server = slowly
+    names = fill(server, 80)
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        undo = got(await ask(server, "POST", f"/operations/{told['operation']}/undo", {}), 202)
+        again = got(await ask(server, "POST", f"/operations/{told['operation']}/undo", {}), 202)
+        assert again["operation"] == undo["operation"], "there is one undo of it"
+        assert (await ended(server, undo["operation"]))["state"] == "done"
+        meant = got(await ask(server, "GET", f"/operations/{told['operation']}"))
+        assert (meant["state"], meant["problem"]) == ("undone", None)
+
+    in_one_loop(scenario)
+    assert leads(server, *names) == [f"http://old.example/{name}" for name in names]
+
+
+# Conventions
+
+
+def test_the_same_key_begins_one_operation(server: Harness) -> None:
+    fill(server)
+    first = send(server, "POST", "/rewrites", ORDER, headers=keyed("k1"))
+    again = send(server, "POST", "/rewrites", ORDER, headers=keyed("k1"))
+    assert got(first, 202) == got(again, 202)
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    problem(send(server, "POST", "/rewrites", {**ORDER, "note": "x"}, headers=keyed("k1")), "key-reused")
+    assert len(got(send(server, "GET", "/operations", headers=basic()))["operations"]) == 1
+
+
+def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) -> None:
+    fill(server, 3)
+    names = []
+    for number in range(5):
+        order = {
+            "url": f"http://{'old' if not number else f'h{number - 1}'}.example/*",
+            "to": f"http://h{number}.example/*",
+        }
+        names.append(got(send(server, "POST", "/rewrites", order, headers=basic()), 202)["operation"])
+    listed = pages(server, "/operations?limit=2", "operations", headers=basic())
+    assert [each["operation"] for each in listed] == names[::-1]
+    assert [each["operation"] for each in pages(server, "/operations", "operations", headers=basic())] == names[::-1]
+
+
+def test_there_is_no_such_operation(shared: Harness) -> None:
+    for name in ("last", "0123456789abcdef", "%00x", "..%2F", "x" * 300):
+        for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/undo"), ("POST", "/resume")):
+            answer = send(shared, method, f"/operations/{name}{path}", headers=basic())
+            assert answer.status in (400, 404), answer
+
+
+def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
+    runs, somebody = job_runs.Runs(), LocalOperator("a")
+    with (
+        runs.place(somebody),
+        runs.place(somebody),
+        pytest.raises(job_runs.TooMany, match="of yours"),
+        runs.place(somebody),
+    ):
+        pass
+    with runs.place(somebody):
+        pass
+    fill(server)
+    server.service.place.api.runs = runs
+    with ExitStack() as others:
+        for number in range(job_runs.MAX_RUNNING):
+            others.enter_context(runs.place(LocalOperator(f"other {number}")))
+        answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
+        assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
+    got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+
+
+def test_so_many_listen_at_a_time(slowly: Harness) -> None:
+    server = slowly
+    fill(server, 80)
+
+    async def scenario() -> None:
+        told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
+        path = f"/operations/{told['operation']}/events"
+        head = await ask(server, "HEAD", path)
+        assert head.status == 200
+        assert [name for name, _, _ in await events_of(head.stream)] == []
+        assert not server.place.api.listeners._all, "whoever wants to know what there is does not listen"
+        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_EACH)]
+        heads = [head_of(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
+        alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
+        assert len(alike) == 1, "what is told of HEAD is what GET begins with"
+        streams = [each.stream for each in answers]
+        for each in streams:
+            assert each is not None
+            await anext(each)
+        answer = await ask(server, "GET", path)
+        assert (problem(answer, "too-many-requests")["status"], header_of(answer, "Retry-After")) == (429, "10")
+        for each in streams[1:]:
+            await each.aclose()  # type: ignore[union-attr]
+        assert [name for name, _, _ in await events_of(streams[0])][-1] == "end"
+        assert (await ask(server, "GET", path)).status == 200
+
+    in_one_loop(scenario)
+    assert not server.place.api.listeners._all
+
+
+def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = slowly
+    fill(server, 80)
+    monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(job_events, "HEARTBEAT_SECONDS", 0.01)
+    told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+    other = serve(server.registry)
+
+    async def scenario() -> None:
+        stream = (await ask(other, "GET", f"/operations/{told['operation']}/events")).stream
+        assert stream is not None
+        octets = b"".join([piece async for piece in stream])
+        assert [(name, said["state"]) for name, _, said in parsed(octets)] == [
+            ("progress", "unfinished"),
+            ("end", "unfinished"),
+        ]
+        assert octets.startswith(b"retry: ")
+        assert octets.count(b"\n:\n") > 3, "lines go out in between"
+
+    in_one_loop(scenario)
+
+
+class Anything(Told, frozen=True):
+    text: str
+
+
+@given(st.text(), st.integers(0))
+def test_an_event_is_read_as_it_was_written(text: str, done: int) -> None:
+    octets = event("progress", News(Anything(text), done, ended=False, here=True))
+    assert parsed(octets) == [("progress", str(done), {"text": text})]
+    assert octets.count(b"\n\n") == 1

@@ -1,0 +1,248 @@
+"""New names over the API: minted, reserved, generated; one or many; once."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perseid.ledger.log.requests import MAX_BODY
+from perseid.names import pilin
+from perseid.registry.commands.minting import MAX_NAMES
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.policy.policy import PROFILES
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import URL, at, create, keyed, record, with_token
+from tests.server.installations import OPERATOR
+
+FREE = PROFILES["free"]
+PILIN = replace(FREE, scheme="pilin")
+
+
+def mint(server: Harness, path: str = "/mint", **more: object) -> Any:
+    return got(send(server, "POST", path, {"prefix": "12345", **more}, headers=basic()), 201)
+
+
+def refused(server: Harness, slug: str, path: str = "/mint", **more: object) -> dict[str, Any]:
+    return problem(send(server, "POST", path, {"prefix": "12345", **more}, headers=basic()), slug)
+
+
+def namespace(server: Harness, prefix: str, **rules: Any) -> None:
+    server.registry.do(AddNamespace(prefix, replace(FREE, **rules)), OPERATOR, "cli")
+
+
+# Minting
+
+
+def test_one_name_is_made_and_resolves(server: Harness) -> None:
+    answer = send(server, "POST", "/mint", {"prefix": "12345", "values": [URL], "note": "new"}, headers=basic())
+    made = got(answer, 201)
+    (name,) = made["handles"]
+    assert header_of(answer, "Location") == f"/api/v1{at(name)}"
+    assert answer.name == name
+    found = record(server, name)
+    assert (found["handle"], found["seq"], found["state"]) == (name, made["seq"], "normal")
+    assert found["values"][0]["data"]["value"] == "https://example.org/"
+    with server.registry.facts() as facts:
+        entry = facts.reading.entry(made["seq"])
+    assert (entry.handle, entry.who, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
+
+
+def test_a_thousand_names_are_made_in_one_call(server: Harness) -> None:
+    made = mint(server, count=1_000, values=[URL])
+    assert len(set(made["handles"])) == 1_000
+    with server.registry.facts() as facts:
+        entries = [facts.reading.entry(made["seq"] + number) for number in range(1_000)]
+    assert [entry.handle for entry in entries] == made["handles"]
+    assert {entry.at for entry in entries} == {entries[0].at}  # of one commit
+    assert record(server, made["handles"][-1])["seq"] == made["seq"] + 999
+
+
+def test_every_record_may_hold_something_of_its_own(server: Harness) -> None:
+    rows = [[{"type": "URL", "data": f"https://example.org/{number}"}] for number in range(3)]
+    made = mint(server, records=rows, values=[{"type": "DESC", "data": "all"}])
+    assert len(made["handles"]) == 3
+    for number, name in enumerate(made["handles"]):
+        values = record(server, name)["values"]
+        assert [(value["index"], value["data"]["value"]) for value in values[:2]] == [
+            (1, "all"),
+            (2, f"https://example.org/{number}"),
+        ]
+
+
+def test_the_names_look_as_the_policy_says(server: Harness) -> None:
+    namespace(server, "77", scheme="pilin")
+    for name in mint(server, prefix="77", count=3)["handles"]:
+        pilin.decode(name.removeprefix("77/"))
+
+
+def test_where_there_is_no_scheme_the_beginning_is_yours(server: Harness) -> None:
+    (name,) = mint(server, prefix="12345/report-")["handles"]
+    assert name.startswith("12345/report-")
+    namespace(server, "77", scheme="pilin")
+    found = refused(server, "invalid-name", prefix="77/report-")
+    assert (found["status"], found["rule"], found["code"]) == (400, "P8", 102)
+
+
+def test_a_thing_and_what_describes_it_get_two_names_that_lead_to_each_other(server: Harness) -> None:
+    made = mint(server, count=2, values=[URL], metadata=[{"type": "DESC", "data": "about it"}])
+    assert (len(made["handles"]), len(made["metadata"])) == (2, 2)
+    for thing, about in zip(made["handles"], made["metadata"], strict=True):
+        assert [value["data"]["value"] for value in record(server, thing)["values"]].count(about) == 1
+        found = [value["data"]["value"] for value in record(server, about)["values"]]
+        assert (thing in found, "about it" in found) == (True, True)
+    assert refused(server, "invalid-value", count=501, metadata=[])["status"] == 422
+
+
+def test_names_that_wait_to_be_published(server: Harness) -> None:
+    (name,) = mint(server, published=False, values=[URL])["handles"]
+    assert problem(send(server, "GET", at(name)), "not-found")["status"] == 404
+    assert record(server, name, "?private", headers=basic())["state"] == "unpublished"
+
+
+def test_whoever_is_named_owns_the_names(server: Harness) -> None:
+    create(server, "12345/ann", values=[{"type": "HS_SECKEY", "data": "a secret", "index": 300}])
+    (name,) = mint(server, owner="300:12345/ann", values=[URL])["handles"]
+    admin = record(server, name, "?type=HS_ADMIN")["values"][0]["data"]["value"]
+    assert (admin["handle"], admin["index"]) == ("12345/ann", 300)
+    assert refused(server, "malformed", owner="ann")["where"] == "$.owner"
+    assert refused(server, "invalid-value", owner="300:12345/bea")["rule"] == "S1"
+
+
+def test_values_are_kept_for_as_long_as_the_policy_says(server: Harness) -> None:
+    namespace(server, "77", default_ttl=60)
+    (name,) = mint(server, prefix="77", values=[URL, {**URL, "ttl": 5}])["handles"]
+    assert [value["ttl"] for value in record(server, name)["values"]][:2] == [60, 5]
+
+
+@pytest.mark.parametrize(
+    ("more", "slug", "where"),
+    [
+        ({"count": 0}, "malformed", "$.count"),
+        ({"count": MAX_NAMES + 1}, "malformed", "$.count"),
+        ({"count": 2, "records": [[]]}, "malformed", "$.count"),
+        ({"records": [[]] * (MAX_NAMES + 1)}, "malformed", "$.records"),
+        ({"records": [[], [{"type": "HS_ADMIN", "data": "x"}]]}, "malformed", "$.records[1][0]"),
+        ({"metadata": [{"type": "HS_ADMIN", "data": "x"}]}, "malformed", "$.metadata[0]"),
+        ({"prefix": ""}, "malformed", "$.prefix"),
+        ({"prefix": "1..2"}, "invalid-name", ""),
+        ({"prefix": "0.NA"}, "invalid-name", ""),
+        ({"prefix": "54321"}, "elsewhere", ""),
+        ({"values": [{**URL, "index": 1}, {**URL, "index": 1}]}, "exists", ""),
+    ],
+)
+def test_names_that_cannot_be_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
+    assert refused(shared, slug, **more).get("where", "") == where
+
+
+def test_who_may_mint(server: Harness) -> None:
+    order = {"prefix": "12345"}
+    for path in ("/mint", "/reserve", "/generate"):
+        assert problem(send(server, "POST", path, order), "authentication-needed")["code"] == 402
+        got(send(server, "POST", path, order, headers=with_token(server, "mint")), 201)
+        found = problem(
+            send(server, "POST", path, order, headers=with_token(server, "create", "update")), "not-allowed"
+        )
+        assert "mint" in found["detail"]
+        elsewhere = with_token(server, "mint", where=("12345.*",))
+        assert problem(send(server, "POST", path, order, headers=elsewhere), "not-allowed")["status"] == 403
+
+
+def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(server: Harness) -> None:
+    namespace(server, "77", scheme="pilin")
+    for _ in range(15):
+        mint(server, prefix="77", count=MAX_NAMES)  # fifteen seconds of the clock, in much less
+    server.registry.do(SetPolicy("77", replace(PILIN, max_ahead=0)), OPERATOR, "cli")
+    answer = send(server, "POST", "/mint", {"prefix": "77"}, headers=keyed("k"))
+    found = problem(answer, "busy")
+    assert (answer.status, found["rule"], found["code"]) == (503, "max_ahead = 0", 3)
+    assert int(header_of(answer, "Retry-After") or 0) >= 1
+    server.registry.do(SetPolicy("77", PILIN), OPERATOR, "cli")
+    got(
+        send(server, "POST", "/mint", {"prefix": "77"}, headers=keyed("k")), 201
+    )  # nothing was done, so the key is free
+
+
+# Reserving
+
+
+def test_names_are_reserved_and_registered_later(server: Harness) -> None:
+    made = mint(server, "/reserve", count=2)
+    name, other = made["handles"]
+    problem(send(server, "GET", at(name)), "not-found")
+    assert record(server, name, "?private", headers=basic())["state"] == "reserved"
+    assert create(server, name)["handle"] == name
+    assert record(server, name)["state"] == "normal"
+    found = problem(send(server, "POST", at(other, "/publish"), headers=basic()), "invalid-value")
+    assert found["rule"] == "S1"
+
+
+def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
+    order: dict[str, object] = {"handles": ["12345/r1", "12345/r2"], "note": "for the poster"}
+    made = got(send(server, "POST", "/reserve", order, headers=basic()), 201)
+    assert made["handles"] == ["12345/r1", "12345/r2"]
+    order = {"handles": ["12345/r3", "12345/r2"]}
+    assert problem(send(server, "POST", "/reserve", order, headers=basic()), "exists")["rule"] == "H7"
+    problem(send(server, "GET", at("12345/r3", "?private"), headers=basic()), "not-found")
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({}, "$.prefix"),
+        ({"prefix": "12345", "handles": ["12345/r"]}, "$.prefix"),
+        ({"handles": ["12345/r"], "count": 1}, "$.count"),
+        ({"handles": ["12345/r"], "values": [URL]}, "$.values"),
+    ],
+)
+def test_reservations_that_are_not_clear(shared: Harness, more: dict[str, Any], where: str) -> None:
+    assert problem(send(shared, "POST", "/reserve", more, headers=basic()), "malformed")["where"] == where
+
+
+# Generating
+
+
+def test_names_are_generated_without_a_record_and_never_again(server: Harness) -> None:
+    namespace(server, "77", scheme="pilin")
+    with server.registry.facts() as facts:
+        size = facts.reading.size
+    answer = send(server, "POST", "/generate", {"prefix": "77", "count": 1_000}, headers=basic())
+    made = got(answer, 201)
+    assert (len(set(made["handles"])), "seq" in made, header_of(answer, "Location")) == (1_000, False, None)
+    with server.registry.facts() as facts:
+        assert facts.reading.size == size
+    later = mint(server, prefix="77", count=1_000)["handles"] + mint(server, "/generate", prefix="77")["handles"]
+    assert not {*made["handles"]} & {*later}
+
+
+# Once
+
+
+def test_a_repeated_request_gets_the_same_names(server: Harness) -> None:
+    for path in ("/mint", "/reserve", "/generate"):
+        order: dict[str, object] = {"prefix": "12345", "count": 3}
+        first = send(server, "POST", path, order, headers=keyed(path))
+        again = send(server, "POST", path, order, headers=keyed(path))
+        assert got(first, 201) == got(again, 201)
+        assert header_of(again, "Idempotency-Replayed") == "true"
+        other = send(server, "POST", path, {**order, "count": 2}, headers=keyed(path))
+        assert problem(other, "key-reused")["status"] == 422
+
+
+def test_a_long_answer_is_made_anew_from_the_ledger(server: Harness) -> None:
+    prefix = "77." + "7" * 40
+    namespace(server, prefix)
+    order = {"prefix": prefix, "count": 500, "metadata": []}
+    first = send(server, "POST", "/mint", order, headers=keyed("k"))
+    assert len(first.body) > MAX_BODY
+    again = send(server, "POST", "/mint", order, headers=keyed("k"))
+    assert got(again, 201) == got(first, 201)
+    assert header_of(again, "Idempotency-Replayed") == "true"
+
+
+def test_of_names_without_records_a_long_answer_is_not_told_again(server: Harness) -> None:
+    prefix = "77." + "7" * 40
+    namespace(server, prefix)
+    order = {"prefix": prefix, "count": 1_000}
+    assert len(got(send(server, "POST", "/generate", order, headers=keyed("k")), 201)["handles"]) == 1_000
+    assert got(send(server, "POST", "/generate", order, headers=keyed("k")), 201) == {"seq": 0, "count": 0}

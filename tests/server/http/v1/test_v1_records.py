@@ -1,0 +1,342 @@
+"""Records over the API: read, made, changed and deleted; by whom; once; and in which state."""
+
+from typing import Any
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.value import Value
+from perseid.registry.commands.lifecycle import Redact
+from perseid.registry.commands.records import Add
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import URL, at, change, create, keyed, record, with_token
+from tests.server.installations import OPERATOR
+
+
+def data(found: dict[str, Any]) -> dict[int, object]:
+    return {value["index"]: value["data"]["value"] for value in found["values"]}
+
+
+def stranger(server: Harness) -> dict[str, str]:
+    """The header of somebody who has a key, and no right to anything."""
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    return basic("300:12345/bea", "another secret")
+
+
+# Reading
+
+
+def test_what_everybody_may_see(shared: Harness) -> None:
+    found = record(shared, "12345/private")
+    assert (found["handle"], found["state"]) == ("12345/private", "normal")
+    assert 9 not in data(found)
+    assert found["seq"] > 0
+    assert found["changed"].endswith("Z")
+    assert found["values"][0] == {
+        "index": 1,
+        "type": "URL",
+        "data": {"format": "string", "value": "https://example.org/0"},
+        "ttl": 86_400,
+        "timestamp": found["values"][0]["timestamp"],
+    }
+
+
+def test_who_asks_for_private_values_has_to_be_known_and_allowed(server: Harness) -> None:
+    path = at("12345/private", "?private")
+    assert problem(send(server, "GET", path), "authentication-needed")["status"] == 401
+    assert data(record(server, "12345/private", "?private", headers=basic()))[9] == "for administrators"
+    assert problem(send(server, "GET", path, headers=stranger(server)), "not-allowed")["status"] == 403
+    assert got(send(server, "GET", path, headers=with_token(server, "read")))["values"][3]["index"] == 9
+    assert problem(send(server, "GET", path, headers=with_token(server, "find")), "not-allowed")["status"] == 403
+    got(send(server, "GET", at("12345/private"), headers=with_token(server, "find")))  # as everybody
+
+
+def test_values_are_selected_by_type_and_index(shared: Harness) -> None:
+    assert list(data(record(shared, "12345/n1", "?type=URL&index=3"))) == [1, 3]
+    found = problem(send(shared, "GET", at("12345/n1", "?type=NONE")), "not-found")
+    assert found["code"] == 200
+    assert problem(send(shared, "GET", at("12345/n1", "?index=x")), "malformed")["where"] == "index"
+
+
+@pytest.mark.parametrize("name", ["12345/none", "12345/n0/x", "12345/%", "12345/ü?#", "12345/" + "x" * 2_000])
+def test_names_that_are_not_there(shared: Harness, name: str) -> None:
+    found = problem(send(shared, "GET", at(name)), "not-found")
+    assert (found["status"], found["code"]) == (404, 100)
+
+
+def test_names_of_others(shared: Harness) -> None:
+    found = problem(send(shared, "GET", at("54321/x")), "elsewhere")
+    assert (found["status"], found["code"]) == (404, 301)
+    assert problem(send(shared, "GET", at("12345")), "invalid-name")["rule"] == "H1"
+
+
+def test_names_may_hold_anything(server: Harness) -> None:
+    for name in ("12345/a/b", "12345/..", "12345/%2F", "12345/a?b#c", "12345/ä ö", "12345/;&="):
+        assert create(server, name)["handle"] == name
+        assert record(server, name)["handle"] == name
+
+
+def test_what_was(server: Harness) -> None:
+    first = create(server, "12345/t")["seq"]
+    before = record(server, "12345/t")
+    change(server, "PUT", at("12345/t", "/values"), {"values": [{"type": "URL", "data": "https://new.example/"}]})
+    past = record(server, "12345/t", f"?at={first}")
+    assert (past["asOf"], past["seq"], past["values"]) == (first, first, before["values"])
+    assert record(server, "12345/t", f"?at={before['changed']}")["asOf"] == first
+    assert data(record(server, "12345/t"))[1] == "https://new.example/"
+    problem(send(server, "GET", at("12345/t", f"?at={first - 1}")), "not-found")
+    assert problem(send(server, "GET", at("12345/t", "?at=2999-01-01")), "unanswerable")["code"] == 202
+    assert problem(send(server, "GET", at("12345/t", "?at=soon")), "unanswerable")["status"] == 422
+
+
+def test_the_tag_names_the_state(server: Harness) -> None:
+    answer = send(server, "GET", at("12345/n3"))
+    tag = header_of(answer, "ETag") or ""
+    known = send(server, "GET", at("12345/n3"), headers={"If-None-Match": tag})
+    assert (known.status, known.body, header_of(known, "ETag")) == (304, b"", tag)
+    private = send(server, "GET", at("12345/n3", "?private"), headers={**basic(), "If-None-Match": tag})
+    assert private.status == 200  # another answer, which has another tag
+    change(server, "POST", at("12345/n3", "/values"), {"values": [URL]})
+    assert send(server, "GET", at("12345/n3"), headers={"If-None-Match": tag}).status == 200
+
+
+# Making
+
+
+def test_a_record_is_made(server: Harness) -> None:
+    order = {"handle": "12345/new", "values": [URL, {"type": "EMAIL", "data": "x@y.example", "permissions": "1100"}]}
+    answer = send(server, "POST", "/handles", order, headers=basic())
+    made = got(answer, 201)
+    assert made == {"handle": "12345/new", "seq": made["seq"]}
+    assert header_of(answer, "Location") == "/api/v1/handles/12345%2Fnew"
+    assert list(data(record(server, "12345/new"))) == [1, 100]
+    assert list(data(record(server, "12345/new", "?private", headers=basic()))) == [1, 2, 100]
+
+
+def test_what_was_read_can_be_written_again(server: Harness) -> None:
+    found = record(server, "12345/n0")
+    create(server, "12345/copy", values=found["values"])
+    again = record(server, "12345/copy")
+    assert data(again) == data(found)
+    change(server, "PUT", at("12345/n0"), {"values": found["values"]})
+    assert record(server, "12345/n0") == found  # nothing differs, so nothing was written
+
+
+def test_values_may_say_everything(server: Harness) -> None:
+    value = {
+        "index": 7,
+        "type": "X",
+        "data": {"format": "hex", "value": "0001"},
+        "permissions": "1010",
+        "ttl": "2030-01-01T00:00:00Z",
+        "references": [{"handle": "12345/n0", "index": 1}],
+    }
+    create(server, "12345/full", values=[value])
+    found = record(server, "12345/full")["values"][0]
+    kept = {"ttl": value["ttl"], "permissions": "1010", "references": value["references"], "index": 7}
+    assert {name: found[name] for name in kept} == kept
+    assert found["data"] == {"format": "base64", "value": "AAE="}
+
+
+def test_data_may_be_written_as_people_do(server: Harness) -> None:
+    admin = {"type": "HS_ADMIN", "data": "300:0.NA/12345:add_value,read_value"}
+    create(server, "12345/p", values=[admin, {"type": "X", "data": "base64:AAE="}, {"type": "HS_SECKEY", "data": "s"}])
+    found = record(server, "12345/p", "?private", headers=basic())
+    values = {value["type"]: value for value in found["values"]}
+    assert values["HS_ADMIN"]["data"]["value"]["index"] == 300
+    assert values["HS_ADMIN"]["index"] == 100
+    assert values["X"]["data"] == {"format": "base64", "value": "AAE="}
+    assert values["HS_SECKEY"]["permissions"] == "1100"
+    wrong = send(server, "POST", "/handles", {"handle": "12345/q", "values": [URL, {"type": "HS_ADMIN", "data": "x"}]})
+    assert problem(wrong, "malformed")["where"] == "$.values[1]"
+
+
+def test_a_name_is_given_once(server: Harness) -> None:
+    order = {"handle": "12345/n0", "values": [URL]}
+    found = problem(send(server, "POST", "/handles", order, headers=basic()), "exists")
+    assert (found["status"], found["rule"], found["code"]) == (409, "H7", 101)
+    assert problem(send(server, "POST", "/handles", order), "authentication-needed")["status"] == 401
+
+
+def test_a_deleted_name_is_given_again_only_if_it_is_meant(server: Harness) -> None:
+    change(server, "DELETE", at("12345/n0"))
+    problem(send(server, "GET", at("12345/n0")), "not-found")
+    order = {"handle": "12345/n0", "values": [URL]}
+    assert problem(send(server, "POST", "/handles", order, headers=basic()), "exists")["rule"] == "S8"
+    got(send(server, "POST", "/handles", {**order, "again": True}, headers=basic()), 201)
+
+
+def test_a_record_may_wait_to_be_published(server: Harness) -> None:
+    create(server, "12345/later", published=False)
+    problem(send(server, "GET", at("12345/later")), "not-found")
+    change(server, "POST", at("12345/later", "/publish"))
+    assert record(server, "12345/later")["state"] == "normal"
+
+
+@pytest.mark.parametrize(
+    ("handle", "slug", "rule"),
+    [
+        ("12345", "invalid-name", "H1"),
+        ("12345/", "invalid-name", "H1"),
+        ("12345/\x01", "invalid-name", "H3"),
+        ("54321/x", "elsewhere", ""),
+        ("0.SITE/x", "elsewhere", ""),
+    ],
+)
+def test_names_under_which_nothing_is_made(shared: Harness, handle: str, slug: str, rule: str) -> None:
+    found = problem(send(shared, "POST", "/handles", {"handle": handle}, headers=basic()), slug)
+    assert found.get("rule", "") == rule
+
+
+# Changing
+
+
+def test_values_are_added_set_and_removed(server: Harness) -> None:
+    path = at("12345/n7", "/values")
+    added = change(server, "POST", path, {"values": [{"type": "DESC", "data": "more"}], "note": "a note"})
+    assert added["handle"] == "12345/n7"
+    assert data(record(server, "12345/n7"))[4] == "more"
+    change(
+        server,
+        "PUT",
+        path,
+        {"values": [{"type": "URL", "data": "https://b.example/"}, {"index": 4, "type": "X", "data": "y"}]},
+    )
+    assert {1: "https://b.example/", 4: "y"}.items() <= data(record(server, "12345/n7")).items()
+    gone = change(server, "DELETE", f"{path}?index=1&index=4&note=as%20agreed")
+    assert list(data(record(server, "12345/n7"))) == [2, 3, 100]
+    with server.registry.facts() as facts:
+        assert facts.reading.entry(added["seq"]).why == "a note"
+        assert facts.reading.entry(gone["seq"]).why == "as agreed"
+
+
+def test_a_value_that_is_hidden_is_hidden_in_the_past_unless_one_says_otherwise(server: Harness) -> None:
+    for name, keep_past, seen in (("12345/n8", False, False), ("12345/n9", True, True)):
+        first = record(server, name)["seq"]
+        hidden = {"index": 3, "type": "EMAIL", "data": "keeper@example.org", "permissions": "1100"}
+        change(server, "PUT", at(name, "/values"), {"values": [hidden], "keepPast": keep_past, "note": "privacy"})
+        assert (3 in data(record(server, name, f"?at={first}"))) is seen
+        assert 3 not in data(record(server, name))
+
+
+def test_a_record_is_replaced(server: Harness) -> None:
+    change(server, "PUT", at("12345/n6"), {"values": [{"type": "DESC", "data": "all there is"}], "note": "anew"})
+    found = record(server, "12345/n6")
+    assert list(data(found)) == [1, 100]  # its administrators stay
+    assert data(found)[1] == "all there is"
+    others = {"values": [{"type": "HS_ADMIN", "data": "300:0.NA/12345"}, {"index": 100, "type": "DESC", "data": "x"}]}
+    refused = send(server, "PUT", at("12345/n6"), others, headers=with_token(server, "update"))
+    assert "transfer" in problem(refused, "not-allowed")["detail"]
+    change(server, "PUT", at("12345/n6"), others)
+    assert list(data(record(server, "12345/n6"))) == [100, 101]
+    found = problem(send(server, "PUT", at("12345/none"), {"values": [URL]}, headers=basic()), "not-found")
+    assert found["code"] == 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "plain", "slug", "code"),
+    [
+        ("POST", at("12345/n0", "/values"), {"values": [{**URL, "index": 1}]}, "exists", 201),
+        ("POST", at("12345/none", "/values"), {"values": [URL]}, "not-found", 100),
+        ("POST", at("12345/n0", "/values"), {"values": []}, "malformed", None),
+        ("PUT", at("12345/none", "/values"), {"values": [URL]}, "not-found", 100),
+        ("DELETE", at("12345/n0", "/values?index=77"), None, "not-found", 200),
+        ("DELETE", at("12345/n0", "/values"), None, "malformed", None),
+        ("DELETE", at("12345/none"), None, "not-found", 100),
+        ("DELETE", at("54321/x"), None, "not-found", 100),
+    ],
+)
+def test_changes_that_are_not_made(
+    shared: Harness, method: str, path: str, plain: object, slug: str, code: int | None
+) -> None:
+    found = problem(send(shared, method, path, plain, headers=basic()), slug)
+    assert code is None or found["code"] == code
+
+
+CHANGES = [
+    ("POST", "/handles", {"handle": "12345/new", "values": [URL]}, "create"),
+    ("PUT", at("12345/n0"), {"values": [URL]}, "update"),
+    ("DELETE", at("12345/n0"), None, "delete"),
+    ("POST", at("12345/n0", "/values"), {"values": [URL]}, "update"),
+    ("PUT", at("12345/n0", "/values"), {"values": [{"type": "DESC", "data": "x"}]}, "update"),
+    ("DELETE", at("12345/n0", "/values?index=1"), None, "update"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "plain", "word"), CHANGES, ids=[f"{each[0]} {each[1]}" for each in CHANGES])
+def test_who_may_change(server: Harness, method: str, path: str, plain: object, word: str) -> None:
+    assert problem(send(server, method, path, plain), "authentication-needed")["code"] == 402
+    refused = problem(send(server, method, path, plain, headers=stranger(server)), "not-allowed")
+    assert refused["advice"]
+    every = {"create", "update", "delete", "publish", "tombstone", "mint", "find"}
+    others = with_token(server, *(every - {word}))
+    assert word in problem(send(server, method, path, plain, headers=others), "not-allowed")["detail"]
+    answer = send(server, method, path, plain, headers=with_token(server, word))
+    assert answer.status in (200, 201), answer
+    assert answer.who.endswith("by 300:0.NA/12345")
+
+
+def test_administrators_take_another_word_than_values(server: Harness) -> None:
+    order = {"values": [{"type": "HS_ADMIN", "data": "300:0.NA/12345"}]}
+    path = at("12345/n0", "/values")
+    found = problem(send(server, "POST", path, order, headers=with_token(server, "update")), "not-allowed")
+    assert "transfer" in found["detail"]
+    got(send(server, "POST", path, order, headers=with_token(server, "transfer")))
+
+
+def test_changes_are_made_in_the_state_that_was_read(server: Harness) -> None:
+    for query, how in (("", {}), ("?private", basic())):
+        tag = header_of(send(server, "GET", at("12345/n4", query), headers=how), "ETag") or ""
+        change(
+            server, "PUT", at("12345/n4", "/values"), {"values": [{"type": "DESC", "data": query}]}, **{"If-Match": tag}
+        )
+        path, order = at("12345/n4", "/values"), {"values": [{"type": "DESC", "data": "of another"}]}
+        late = send(server, "PUT", path, order, headers={**basic(), "If-Match": tag})
+        assert problem(late, "condition-failed")["status"] == 412
+        assert data(record(server, "12345/n4"))[2] == query
+    for method, path, plain, _ in CHANGES[1:]:
+        late = send(server, method, path, plain, headers={**basic(), "If-Match": '"v1"'})
+        assert problem(late, "condition-failed")["status"] == 412
+    odd = send(server, "DELETE", at("12345/n4"), headers={**basic(), "If-Match": "v1"})
+    assert problem(odd, "malformed")["status"] == 400
+
+
+# Once
+
+
+def test_what_is_made_with_a_key_is_made_once(server: Harness) -> None:
+    order = {"handle": "12345/once", "values": [URL]}
+    first = send(server, "POST", "/handles", order, headers=keyed("a"))
+    again = send(server, "POST", "/handles", order, headers=keyed("a"))
+    assert got(again, 201) == got(first, 201)
+    assert header_of(again, "Location") == header_of(first, "Location")
+    other = send(server, "POST", "/handles", {**order, "values": []}, headers=keyed("a"))
+    assert problem(other, "key-reused")["status"] == 422
+    more = {"values": [URL]}
+    first = send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b"))
+    assert got(send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b"))) == got(first)
+    assert list(data(record(server, "12345/once"))) == [1, 2, 100]
+
+
+def test_keys_belong_to_who_uses_them(server: Harness) -> None:
+    got(send(server, "POST", "/handles", {"handle": "12345/mine"}, headers=keyed("a")), 201)
+    token = {**with_token(server, "create"), "Idempotency-Key": "a"}
+    made = got(send(server, "POST", "/handles", {"handle": "12345/yours"}, headers=token), 201)
+    assert made["handle"] == "12345/yours"
+
+
+def test_where_answers_are_forgotten_they_are_told_from_the_ledger(server: Harness) -> None:
+    order, more = {"handle": "12345/once", "values": [URL]}, {"values": [URL]}
+    first = got(send(server, "POST", "/handles", order, headers=keyed("a")), 201)
+    second = got(send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b")))
+    gone = Handle.parse("12345/n0")
+    seq = server.registry.do(Add(gone, (Value.text(8, "DESC", "a slip"),)), OPERATOR, "cli").seq
+    change(server, "DELETE", at("12345/n0", "/values?index=8"))
+    server.registry.do(Redact(gone, 8, seq, "law"), OPERATOR, "cli")  # after which no answer is kept
+    again = send(server, "POST", "/handles", order, headers=keyed("a"))
+    assert got(again, 201) == first
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    again = send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b"))
+    assert got(again) == second
+    assert header_of(again, "Idempotency-Replayed") == "true"

@@ -1,0 +1,126 @@
+"""What our own API says of names that are not there: what may have been meant, and what is known of the prefix."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.http.v1.problems import ENCODED_TWICE
+from tests.server.http.contexts import Harness, basic, harness, json_of
+from tests.server.http.v1.apis import problem, send
+from tests.server.http.v1.callers import at, create
+from tests.server.installations import OPERATOR
+
+MISSPELT = "12345/reprot-2021"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with harness() as made:
+        create(made, "12345/report-2021")
+        create(made, "12345/old-thing")
+        create(made, "12345/secret-thing")
+        gone = Tombstone(Handle.parse("12345/old-thing"), "withdrawn", Handle.parse("12345/n0"))
+        made.registry.do(gone, OPERATOR, "cli")
+        made.registry.do(Unpublish(Handle.parse("12345/secret-thing")), OPERATOR, "cli")
+        yield made
+
+
+def told(server: Harness, name: str, more: str = "", slug: str = "not-found", **how: Any) -> dict[str, Any]:
+    return problem(send(server, "GET", at(name, more), **how), slug)
+
+
+def names(plain: dict[str, Any]) -> list[str]:
+    return [each["handle"] for each in plain.get("suggestions", ())]
+
+
+@pytest.mark.parametrize("more", ["", "/history", "/citation", "/qr"])
+def test_what_may_have_been_meant_is_told_as_the_other_doors_tell_it(server: Harness, more: str) -> None:
+    found = told(server, MISSPELT, more)
+    assert names(found) == ["12345/report-2021"]
+    other = json_of(server.get(f"/api/handles/{MISSPELT}?suggest"))
+    assert {"suggestions": found["suggestions"], "prefix": found["prefix"]} == {
+        "suggestions": other["suggestions"],
+        "prefix": other["prefix"],
+    }
+
+
+def test_a_path_that_was_encoded_twice(server: Harness) -> None:
+    found = told(server, "12345%2Freport-2021", slug="invalid-name")
+    assert (found["rule"], names(found)) == ("H1", ["12345/report-2021"])
+    assert found["advice"] == ENCODED_TWICE
+    assert told(server, "12345%2Fnothing-like-it", slug="invalid-name")["advice"] == ENCODED_TWICE
+    assert told(server, "12345%zz", slug="invalid-name").get("advice") != ENCODED_TWICE
+
+
+def test_of_a_name_whose_thing_is_gone_it_is_said(server: Harness) -> None:
+    (found,) = told(server, "12345/old-thign")["suggestions"]
+    assert found["gone"]["reason"] == "withdrawn"
+    assert found["gone"]["replacement"] == "12345/n0"
+
+
+def test_what_is_known_of_the_prefix(server: Harness) -> None:
+    assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
+    assert told(server, "99999/x", slug="elsewhere")["prefix"]["standing"] == "unknown"
+    derived = told(server, "12345.77/x", slug="elsewhere")["prefix"]
+    assert (derived["standing"], derived["derivedFrom"]) == ("derived", "12345")
+
+
+def test_what_is_hidden_is_suggested_to_nobody(server: Harness) -> None:
+    assert names(told(server, "12345/secret-thign")) == []
+    assert names(told(server, "12345/secret-thign", headers=basic())) == []
+
+
+def test_whoever_does_not_want_it_says_so(server: Harness) -> None:
+    assert names(told(server, MISSPELT, "?suggest")) == ["12345/report-2021"]
+    plain = told(server, MISSPELT, "?suggest=false")
+    assert "suggestions" not in plain
+    assert "prefix" not in plain
+
+
+def test_nothing_is_suggested_for_names_that_are_there(server: Harness) -> None:
+    """A name that was not there at some time is spelt as it should be; and one that leads to nothing is there."""
+    create(server, "12345/report-2022")
+    dangling = [{"type": "HS_ALIAS", "data": "12345/report-2023"}]
+    create(server, "12345/report-2024", values=dangling)
+    before = server.service.place
+    server.service.place = replace(before, suggesting=suggestion_budget())
+    try:
+        for _ in range(int(PER_ADDRESS.burst)):
+            for name, more in (
+                ("12345/report-2022", "?at=1"),
+                ("12345/report-2022", "/citation?at=1"),
+                ("12345/report-2022", "/proof?at=1"),
+                ("12345/report-2022", "/differences?earlier=1&later=2"),
+                ("12345/report-2024", "?follow=true"),
+            ):
+                found = told(server, name, more)
+                assert "suggestions" not in found
+                assert "prefix" not in found
+        assert names(told(server, "12345/report-2025", "?follow=true")), "nothing was used up by that"
+    finally:
+        server.service.place = before
+
+
+def test_it_is_for_those_who_read(server: Harness) -> None:
+    refused = send(server, "POST", at(MISSPELT, "/publish"), headers=basic())
+    assert "suggestions" not in problem(refused, "not-found")
+
+
+def test_it_counts_for_the_same_budget_as_at_the_other_doors(server: Harness) -> None:
+    before = server.service.place
+    server.service.place = replace(before, suggesting=suggestion_budget())
+    try:
+        for _ in range(int(PER_ADDRESS.burst) - 1):
+            assert names(told(server, MISSPELT))
+        assert json_of(server.get(f"/api/handles/{MISSPELT}?suggest"))["suggestions"]
+        spent = told(server, MISSPELT)
+        assert "suggestions" not in spent
+        assert "prefix" not in spent
+        assert names(told(server, MISSPELT, host="192.0.2.77"))
+    finally:
+        server.service.place = before

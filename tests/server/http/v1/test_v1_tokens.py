@@ -1,0 +1,192 @@
+"""Tokens over the API: made, listed, shown and revoked; and told once."""
+
+from typing import Any
+
+import pytest
+
+from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.token_records import Secret
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.http.v1.callers import at, change, create, forget_answers, keyed, with_token
+from tests.server.installations import ADMINISTRATOR
+
+ORDER = {"may": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
+
+
+def make(server: Harness, **more: object) -> Any:
+    return got(send(server, "POST", "/tokens", {**ORDER, **more}, headers=basic()), 201)
+
+
+def bearer(made: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {made['token']}"}
+
+
+def test_a_token_is_made_and_acts_for_its_maker(server: Harness) -> None:
+    answer = send(server, "POST", "/tokens", {**ORDER, "note": "for spring"}, headers=basic())
+    made = got(answer, 201)
+    assert Secret.parse(made["token"]).id == made["id"]
+    assert header_of(answer, "Location") == f"/api/v1/tokens/{made['id']}"
+    assert header_of(answer, "Cache-Control") == "no-store"
+    got(send(server, "POST", "/mint", {"prefix": "12345"}, headers=bearer(made)), 201)
+    shown = got(send(server, "GET", f"/tokens/{made['id']}", headers=basic()))
+    assert shown == {
+        "id": made["id"],
+        "label": "the catalogue",
+        "maker": ADMINISTRATOR,
+        "may": ["mint", "update"],
+        "namespaces": ["12345"],
+        "created": shown["created"],
+        "expires": made["expires"],
+        "state": "counts",
+        "seq": shown["seq"],
+        "lastUsed": shown["created"][:10],
+    }
+    with server.registry.facts() as facts:
+        assert facts.reading.entry(shown["seq"]).why == "for spring"
+
+
+def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
+    first = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    made = got(first, 201)
+    again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    repeated = got(again, 201)
+    assert set(repeated) == {"id", "expires", "advice"}
+    assert (repeated["id"], repeated["expires"]) == (made["id"], made["expires"])
+    assert "told when it was made, and is not kept" in repeated["advice"]
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    assert header_of(again, "Location") == header_of(first, "Location") == f"/api/v1/tokens/{made['id']}"
+    assert set(made) == {"id", "expires", "token"}
+    other = send(server, "POST", "/tokens", {**ORDER, "label": "x"}, headers=keyed("k"))
+    assert problem(other, "key-reused")["status"] == 422
+    for path in ("/tokens", f"/tokens/{made['id']}"):
+        assert made["token"][16:].encode() not in send(server, "GET", path, headers=basic()).body
+    log = server.registry.ledger.log
+    with log.store.reading() as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM idempotency").fetchall()
+    assert rows
+    assert made["token"][16:] not in repr(rows)
+
+
+def test_which_token_was_made_is_told_also_where_answers_are_forgotten(server: Harness) -> None:
+    made = got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)
+    before = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    forget_answers(server)
+    again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
+    assert got(again, 201) == got(before, 201)
+    assert again.headers[:2] == before.headers[:2]
+    assert header_of(again, "Location") == f"/api/v1/tokens/{made['id']}"
+    assert header_of(again, "Idempotency-Replayed") == "true"
+    change(server, "DELETE", f"/tokens/{made['id']}")
+    assert got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)["id"] == made["id"]
+    assert len(got(send(server, "GET", "/tokens?all", headers=basic()))["tokens"]) == 1
+
+
+def test_tokens_are_listed_in_pages_for_those_who_may_see_them(server: Harness) -> None:
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    ids = sorted(make(server, label=str(number))["id"] for number in range(5))
+    seen, cursor = [], ""
+    while True:
+        page = got(send(server, "GET", f"/tokens?limit=2{cursor}", headers=basic()))
+        assert len(page["tokens"]) <= 2
+        seen += [token["id"] for token in page["tokens"]]
+        if "next" not in page:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert seen == ids
+    bea = basic("300:12345/bea", "another secret")
+    assert got(send(server, "GET", "/tokens", headers=bea)) == {"tokens": []}
+    assert problem(send(server, "GET", f"/tokens/{ids[0]}", headers=bea), "not-found")["status"] == 404
+    problem(send(server, "GET", f"/tokens?limit=2{cursor}", headers=bea), "invalid-cursor")
+
+
+def test_a_token_is_revoked_and_ends_at_once(server: Harness) -> None:
+    made = make(server)
+    revoked = change(server, "DELETE", f"/tokens/{made['id']}?note=found%20in%20a%20repository")
+    assert (revoked["id"], revoked["state"]) == (made["id"], "revoked")
+    answer = send(server, "POST", "/mint", {"prefix": "12345"}, headers=bearer(made))
+    assert problem(answer, "authentication-failed")["status"] == 401
+    assert got(send(server, "GET", "/tokens", headers=basic())) == {"tokens": []}
+    (listed,) = got(send(server, "GET", "/tokens?all", headers=basic()))["tokens"]
+    assert listed["revoked"] == revoked["revoked"]
+    assert change(server, "DELETE", f"/tokens/{made['id']}")["seq"] == revoked["seq"]  # once is enough
+
+
+def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
+    found, other = make(server), make(server)
+    refused = send(server, "DELETE", f"/tokens/{other['id']}", headers=bearer(found))
+    assert problem(refused, "not-found")["status"] == 404
+    assert got(send(server, "DELETE", f"/tokens/{found['id']}", headers=bearer(found)))["state"] == "revoked"
+    problem(send(server, "GET", f"/tokens/{found['id']}", headers=bearer(found)), "authentication-failed")
+
+
+def test_no_token_makes_tokens(server: Harness) -> None:
+    everything = with_token(server, *WORDS, where=None)
+    assert problem(send(server, "POST", "/tokens", ORDER, headers=everything), "not-allowed")["status"] == 403
+
+
+def test_who_has_no_right_makes_none(server: Harness) -> None:
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    bea = basic("300:12345/bea", "another secret")
+    found = problem(send(server, "POST", "/tokens", ORDER, headers=bea), "not-allowed")
+    assert "MODIFY_ADMIN" in found["detail"]
+
+
+def test_who_may_not_see_a_token_does_not_learn_that_it_exists(server: Harness) -> None:
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    bea = basic("300:12345/bea", "another secret")
+    made, gone = make(server)["id"], make(server)["id"]
+    change(server, "DELETE", f"/tokens/{gone}")
+    for method in ("GET", "DELETE"):
+        said = {}
+        for token in (made, gone, "zzzzzzzz"):
+            answer = send(server, method, f"/tokens/{token}", headers=bea)
+            assert problem(answer, "not-found")["status"] == 404
+            said[token] = answer.body.decode().replace(token, "…")
+        assert len(set(said.values())) == 1, said
+    assert got(send(server, "GET", f"/tokens/{made}", headers=basic()))["state"] == "counts"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/tokens"), ("GET", "/tokens/aaaaaaaa"), ("DELETE", "/tokens/aaaaaaaa")]
+)
+def test_strangers_are_asked_who_they_are(shared: Harness, method: str, path: str) -> None:
+    assert problem(send(shared, method, path), "authentication-needed")["code"] == 402
+    if path != "/tokens":
+        assert problem(send(shared, method, path, headers=basic()), "not-found")["code"] == 100
+
+
+def test_a_token_does_not_belong_into_an_address(server: Harness) -> None:
+    made = make(server)
+    for method in ("GET", "DELETE"):
+        answer = send(server, method, f"/tokens/{made['token']}", headers=basic())
+        assert problem(answer, "malformed")["where"] == "token"
+        assert made["token"][16:].encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("more", "slug", "where"),
+    [
+        ({"may": []}, "malformed", "$.may"),
+        ({"may": ["fly"]}, "malformed", "$.may[0]"),
+        ({"namespaces": []}, "malformed", "$.namespaces"),
+        ({"everywhere": True}, "malformed", "$.namespaces"),
+        ({"namespaces": ["1..2"]}, "malformed", "$.namespaces"),
+        ({"namespaces": ["54321"]}, "elsewhere", ""),
+        ({"may": ["admin"]}, "malformed", "$.namespaces"),
+        ({"days": 0}, "malformed", "$.days"),
+        ({"days": 401}, "malformed", "$.days"),
+        ({"label": "\n"}, "invalid-value", ""),
+        ({"label": "x" * 201}, "malformed", "$.label"),
+    ],
+)
+def test_tokens_that_are_not_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
+    found = problem(send(shared, "POST", "/tokens", {**ORDER, **more}, headers=basic()), slug)
+    assert found.get("where", "") == where
+
+
+def test_everywhere_is_said_so(server: Harness) -> None:
+    made = got(send(server, "POST", "/tokens", {"may": ["admin"], "everywhere": True}, headers=basic()), 201)
+    shown = got(send(server, "GET", f"/tokens/{made['id']}", headers=basic()))
+    assert shown["namespaces"] is None
+    assert send(server, "GET", at("12345/n0"), headers=bearer(made)).status == 200

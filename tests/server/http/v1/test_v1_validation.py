@@ -1,0 +1,291 @@
+"""What a request may say: nothing in it is guessed, and what does not fit is told with its place and advice."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.server.http.v1.calls import LONG_BODY
+from perseid.server.http.v1.validation import MAX_PATH, given_twice, half_character
+from perseid.server.native.steps import Kind
+from tests.cli.installation import call as cli
+from tests.server.http.contexts import Harness, basic
+from tests.server.http.v1.apis import JSON, got, problem, send
+from tests.server.http.v1.callers import URL, at
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def post(server: Harness, path: str, body: str, **headers: str) -> Any:
+    """Make a request as Ann, with a body as it is."""
+    return server.ask("POST", f"/api/v1{path}", body, headers={**basic(), "Content-Type": JSON, **headers})
+
+
+# The query
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "says"),
+    [
+        ("text=hdl:1/%ff&to=path", "text", "octet 7 is 0xFF"),
+        ("text=hdl:1/%C3&to=path", "text", "not UTF-8"),
+        ("text=%ed%a0%80/x&to=path", "text", "not UTF-8"),
+        ("text=%zz&to=path", "text", "'%zz', which is no escape"),
+        ("text=1/%&to=path", "text", "'%', which is no escape"),
+        ("text=1/x&to=%f", "to", "'%f', which is no escape"),
+        ("%ff=1&text=1/x&to=path", "", "the name of a parameter is not UTF-8"),
+        ("te%xt=1", "", "which is no escape"),
+    ],
+)
+def test_h4_u7_malformed_queries_are_refused_and_not_mended(shared: Harness, query: str, where: str, says: str) -> None:
+    found = problem(send(shared, "GET", f"/names/convert?{query}"), "malformed")
+    assert (found["status"], found.get("where", "")) == (400, where)
+    assert says in found["detail"]
+    assert found["advice"]
+
+
+def test_u7_what_is_escaped_twice_is_the_names_affair(shared: Harness) -> None:
+    assert got(send(shared, "GET", "/names/convert?text=1/%25ff&to=handle"))["name"] == "1/%ff"
+    found = problem(send(shared, "GET", "/names/convert?text=hdl:1/%25ff&to=handle"), "invalid-name")
+    assert (found["where"], found["rule"]) == ("text", "U5")
+
+
+@given(st.text(min_size=1, max_size=20), st.booleans())
+def test_every_text_comes_through_a_query_as_it_is(shared: Harness, text: str, plus: bool) -> None:
+    shared.configure(api_requests_anonymous=0)
+    try:
+        written = quote(text, safe="")
+    except UnicodeEncodeError:
+        return
+    written = written.replace("%20", "+") if plus else written
+    found = problem(send(shared, "GET", f"/names/convert?text=1/x&to={written}-"), "malformed")
+    assert found["where"] == "to"
+    assert found["detail"] == f"the parameter to is {f'{text}-'!r}, which is not allowed there"
+    assert found["advice"] == "write one of handle, host, path, http"
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "detail", "advice"),
+    [
+        ("/ledger/consistency", "old", "the parameter old is missing", "the second line of its checkpoint"),
+        ("/ledger/consistency?old=x", "old", "should be a whole number, and is a text", "How many entries"),
+        ("/ledger/consistency?old=-1", "old", "should be 0 at least", "How many entries"),
+        ("/suffixes/check?suffix=x&scheme=XX", "scheme", "is 'XX', which is not allowed there", "pilin, pilin-check"),
+        ("/suffixes/cordra?version=7", "version", "is 7, which is not allowed there", "write one of 1, 4"),
+        ("/names/parse?text=", "text", "should have 1 characters at least", "A name in any form"),
+        ("/names/parse?text=1/x&resolvr=x", "resolvr", "there are text, resolver", "leave it out"),
+        (f"/names/parse?text=1/x{'&resolver=https://a' * 11}", "resolver", "should have 10 items at most", "resolvers"),
+    ],
+)
+def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: str, detail: str, advice: str) -> None:
+    found = problem(send(shared, "GET", path), "malformed")
+    assert found["where"] == where
+    assert detail in found["detail"]
+    assert advice in found["advice"]
+
+
+# Bodies
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where", "detail", "advice"),
+    [
+        ({}, "$.operation", "$.operation is missing", "write one of create, set, add"),
+        ({"operation": "dance"}, "$.operation", "is 'dance', which is not allowed", "write one of create, set, add"),
+        ({"operation": "delete"}, "$.handle", "$.handle is missing", "The handle that it is about."),
+        ({"operation": "delete", "handle": 5}, "$.handle", "should be a text, and is a whole number", "The handle"),
+        ({"operation": "delete", "handle": ""}, "$.handle", "should have 1 characters at least", "The handle"),
+        ({"operation": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is not known", "are operation, handle"),
+        (
+            {"operation": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},
+            "$.values[1].index",
+            "should be 1 at least",
+            "Where it shall stand",
+        ),
+        (
+            {"operation": "add", "handle": "1/2", "values": [{"type": "URL"}]},
+            "$.values[0].data",
+            "is missing",
+            "What it says",
+        ),
+        (
+            {"operation": "add", "handle": "1/2", "values": [{**URL, "permissions": "2"}]},
+            "$.values[0].permissions",
+            "should match the pattern '^[01]{4}",
+            "Who may read and write it",
+        ),
+        (
+            {"operation": "add", "handle": "1/2", "values": {"a": 1}},
+            "$.values",
+            "should be a list, and is an object",
+            "Values of a record",
+        ),
+        ([], "$", "the body should be an object, and is a list", "/docs"),
+    ],
+)
+def test_what_a_body_should_say_is_said(shared: Harness, wanted: object, where: str, detail: str, advice: str) -> None:
+    found = problem(send(shared, "POST", "/explain", wanted), "malformed")
+    assert found["where"] == where
+    assert detail in found["detail"]
+    assert advice in found["advice"]
+    assert found["advice"]
+
+
+def test_what_is_told_of_long_texts_is_cut(shared: Harness) -> None:
+    for wanted in ({"operation": "x" * 5_000}, {"operation": "delete", "handle": "1/2", "y" * 5_000: 1}):
+        assert len(send(shared, "POST", "/explain", wanted).body) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "where"),
+    [
+        ("/mint", '{"prefix":"777","prefix":"12345"}', "$.prefix"),
+        ("/mint", r'{"prefix":"777","pref\u0069x":"12345"}', "$.prefix"),
+        ("/handles", '{"handle":"12345/tw","values":[{"type":"URL","data":"x","type":"DESC"}]}', "$.values[0].type"),
+        ("/types", '{"handle":"12345/TW","description":"d","schema":{"a":[{},{"b":1,"b":1}]}}', "$.schema.a[1].b"),
+        ("/explain", '{"operation":"delete","operation":"create","handle":"12345/x"}', "$.operation"),
+        ("/mint", json.dumps({"prefix": "12345", "note": "x" * 1_900})[:-1] + ',"note":""}', "$.note"),
+    ],
+)
+def test_a_member_that_stands_twice_is_refused(shared: Harness, path: str, body: str, where: str) -> None:
+    found = problem(post(shared, path, body), "malformed")
+    assert (found["status"], found["where"]) == (400, where)
+    assert f"{where.rpartition('.')[2]!r} stands twice" in found["detail"]
+    assert "once" in found["advice"]
+
+
+def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
+    """Looking for members that stand twice takes its time in a body of 1 MiB."""
+    for count, kinds in ((1, []), (500, [Kind.READ])):
+        body = json.dumps({"operation": "create", "handle": "12345/x", "values": [URL] * count})
+        assert (len(body) > LONG_BODY) is bool(kinds)
+        server.kinds.clear()
+        twice = f'{body[:-1]},"handle":"12345/y"}}'
+        answer = server.ask("POST", "/api/v1/explain", twice, headers={"Content-Type": JSON})
+        assert problem(answer, "malformed")["where"] == "$.handle"
+        assert server.kinds == kinds
+
+
+@given(PLAIN)
+def test_json_without_repetition_has_none(plain: object) -> None:
+    assert given_twice(json.dumps(plain).encode()) is None
+
+
+@given(PLAIN, st.text(max_size=5))
+def test_a_repetition_is_found_wherever_it_is(plain: object, name: str) -> None:
+    member = json.dumps(name)
+    inner = f"{{{member}:1,{member}:{json.dumps(plain)}}}"
+    for whole in (inner, f'[{json.dumps(plain)},{{"a":{inner}}}]'):
+        found = given_twice(whole.encode())
+        assert found is not None
+        assert found[1] == name
+
+
+def test_paths_of_deep_and_long_members_are_bounded() -> None:
+    deep = f'{{"{"n" * 500}":' * 300 + '{"x":1,"x":2}' + "}" * 300
+    found = given_twice(deep.encode())
+    assert found is not None
+    assert len(found[0]) < MAX_PATH + 200
+    assert found[1] == "x"
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "1e999", "-" + "9" * 5_000, "1.5"])
+def test_numbers_do_not_matter_there(number: str) -> None:
+    assert given_twice(f'{{"a":{number}}}'.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (r'{"handle":"12345/TS","description":"\ud800"}', "$.description"),
+        (r'{"handle":"12345/TS","description":"x\udc00y"}', "$.description"),
+        (r'{"handle":"12345/TS","description":"d","schema":{"a":["\ud83d"]}}', "$.schema.a[0]"),
+        (r'{"handle":"12345/TS","description":"d","schema":{"\ud83d":1}}', "$.schema"),
+    ],
+)
+def test_h4_half_a_character_in_a_body_is_called_that(shared: Harness, text: str, where: str) -> None:
+    found = problem(post(shared, "/types", text), "malformed")
+    assert (found["status"], found["where"]) == (400, where)
+    assert "half of a surrogate pair" in found["detail"]
+    assert found["advice"]
+
+
+@pytest.mark.parametrize(
+    "body", ['{"prefix":', r'{"prefix":"\ud83d\ude00"', '{"prefix":"1"} x', '{"prefix":NaN}', r'{"\ud800']
+)
+def test_what_is_no_json_is_called_that(shared: Harness, body: str) -> None:
+    found = problem(post(shared, "/mint", body), "malformed")
+    assert found["detail"].startswith("the body is no JSON")
+    assert (found["where"], bool(found["advice"])) == ("$", True)
+
+
+@given(st.binary(max_size=40))
+def test_looking_for_half_a_character_takes_anything(octets: bytes) -> None:
+    half_character(rb'{"\ud800' + octets)
+
+
+# Names
+
+
+def test_h3_which_of_the_names_is_wrong_where_and_why(shared: Harness) -> None:
+    names = {"handles": ["12345/ok1", "12345/ok2", "12345/b\u202e"]}
+    found = problem(send(shared, "POST", "/reserve", names, headers=basic()), "invalid-name")
+    assert (found["where"], found["rule"]) == ("$.handles[2]", "H3")
+    assert found["detail"].startswith("at character 8: U+202E")
+    assert found["advice"] == "the rule in full: GET /api/v1/names/rules/H3"
+    assert got(send(shared, "GET", found["advice"].rpartition("/api/v1")[2]))["rule"] == "H3"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "plain", "where"),
+    [
+        ("GET", at("12345"), None, "handle"),
+        ("POST", "/handles", {"handle": "12345"}, "$.handle"),
+        ("POST", "/aliases", {"handle": "12345", "of": "12345/n0"}, "$.handle"),
+        ("POST", "/aliases", {"handle": "12345/q", "of": "12345"}, "$.of"),
+        ("POST", "/links/versions", {"work": "12345/n0", "version": "12345"}, "$.version"),
+        ("POST", "/links/metadata", {"thing": "12345", "metadata": "12345/n0"}, "$.thing"),
+        ("POST", at("12345/n0", "/tombstone"), {"reason": "x", "replacedBy": "12345"}, "$.replacedBy"),
+        ("POST", "/types", {"handle": "12345", "description": "x"}, "$.handle"),
+        ("GET", "/names/forms?text=12345", None, "text"),
+    ],
+)
+def test_where_what_is_no_name_stands(shared: Harness, method: str, path: str, plain: object, where: str) -> None:
+    found = problem(send(shared, method, path, plain, headers=basic()), "invalid-name")
+    assert (found["where"], found["rule"]) == (where, "H1")
+    assert found["detail"].startswith("at character 6: ")
+
+
+def test_p7_which_character_of_a_suffix_is_foreign(shared: Harness) -> None:
+    found = problem(send(shared, "GET", "/suffixes/pilin/D7J1GODQH"), "invalid-name")
+    assert (found["where"], found["rule"]) == ("suffix", "P7")
+    said = cli("suffix", "pilin", "--decode", "D7J1GODQH").err
+    assert found["detail"] in said
+    assert found["detail"].startswith("at character 6: ")
+    assert "did you mean the digit 0?" in found["detail"]
+
+
+LONG = f"12345/{'x' * 2_043}"
+
+
+@pytest.mark.parametrize("more", ["", "/citation", "/qr", "/proof", "/aliases", "/history", "/values"])
+def test_h9_a_name_that_is_too_long_is_not_found(shared: Harness, more: str) -> None:
+    method = "DELETE" if more == "/values" else "GET"
+    path = at(LONG, f"{more}?index=1" if more == "/values" else more)
+    found = problem(send(shared, method, path, headers=basic()), "not-found")
+    assert (found["status"], found["rule"], found["code"]) == (404, "H9", 100)
+    assert "2,048 octets" in found["detail"]
+    assert problem(send(shared, "GET", f"/types/{quote(LONG, safe='')}"), "not-found")["rule"] == "H9"
+
+
+def test_h9_such_a_name_is_not_made(shared: Harness) -> None:
+    found = problem(send(shared, "POST", "/handles", {"handle": LONG}, headers=basic()), "invalid-name")
+    assert (found["where"], found["rule"]) == ("$.handle", "H9")
+    problem(send(shared, "GET", at(LONG[:-1])), "not-found")

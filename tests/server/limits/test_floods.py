@@ -1,0 +1,299 @@
+"""Expensive things asked for at full speed, and octets that mean nothing: resolution goes on, and nothing else happens.
+
+Nothing here claims how fast the server is: what is asked for during a flood must be answered, correctly, and not a
+small fraction as often as without it. `pytest -s` shows what each process took.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perseid.records.errors import InvalidData
+from perseid.records.value import Value
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode
+from perseid.wire.framing import Frame
+from perseid.wire.message import Message
+from perseid.wire.requests import Name, RequestBody, Resolve, Values, VerifyChallenge
+from perseid.wire.responses import Resolved
+from tests.server.faults.flood import Flood, Kind
+from tests.server.faults.machine import cpu_seconds, eventually, memory, named, processes
+from tests.server.faults.sources import (
+    NOBODY_EXEMPT,
+    SourceClient,
+    connected,
+    datagrams,
+    frames_in,
+    metrics,
+    octets_of,
+    read_frames,
+)
+from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
+from tests.server.native.native_client import NativeClient, Serving, Via, serving
+
+QUIET_SECONDS = 1.5
+FLOOD_SECONDS = 2.0
+LEAST_PART = 50
+"""Resolution during a flood may be slower than without, for clients, server and flood share two cores; but not by more
+than this."""
+GROWTH = 48 << 20
+"""Octets by which control may grow while it is flooded: sessions, challenges and answers that it keeps for a while."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The limits that a server has, and nobody exempt from them.
+
+    But whoever floods it fails as often as they like: locked out, they would cost nothing.
+    """
+    settings = NOBODY_EXEMPT | {"PERSEID_LOG_ACCESS": "false", "PERSEID_LIMITS_FAILED_PROOFS": "1000000"}
+    with serving(copy_to(tmp_path_factory.mktemp("floods")), "--resolvers", "2", **settings) as running:
+        pids = processes(running)
+        yield running
+        assert processes(running) == pids, "a process was started again"
+        assert "Internal Error" not in running.errors, running.errors
+
+
+# Floods
+
+
+class Honest(threading.Thread):
+    """Somebody who resolves names one after the other, and is to be answered each time."""
+
+    def __init__(self, server: Serving, via: Via, seconds: float) -> None:
+        super().__init__(name=via.value)
+        self._client = NativeClient(server.native, via, timeout=60.0, attempts=8)
+        self._until = time.monotonic() + seconds
+        self.answered = 0
+        self.problem: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            with self._client as client:
+                while time.monotonic() < self._until:
+                    number = self.answered % NAMES
+                    answer = client.resolve(f"{PREFIX}/n{number}")
+                    assert answer.code is ResponseCode.SUCCESS, answer
+                    assert isinstance(answer.body, Resolved)
+                    assert answer.body.values[0].data == values_of(number)[0].data
+                    self.answered += 1
+                    time.sleep(0.002)  # so that nobody is slow because of this one
+        except Exception as problem:  # noqa: BLE001 - it is told where the thread is joined
+            self.problem = problem
+
+
+def resolve_for(server: Serving, seconds: float) -> Counter[str]:
+    """How often names are resolved in some seconds over each transport."""
+    everybody = [Honest(server, via, seconds) for via in Via]
+    for one in everybody:
+        one.start()
+    for one in everybody:
+        one.join()
+        assert one.problem is None, f"over {one.name}: {one.problem!r}"
+    return Counter({one.name: one.answered for one in everybody})
+
+
+def test_resolution_goes_on_while_expensive_things_are_asked_for_at_full_speed(
+    server: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = resolve_for(server, QUIET_SECONDS)
+    lines = [f"{'':20}{'udp':>6}{'tcp':>6}{'kept':>6}  answered a second, and what each took of a core"]
+    lines.append(_row("nothing else", quiet, QUIET_SECONDS))
+    for kind in Kind:
+        command = [sys.executable, "-m", "tests.server.faults.flood", kind.value, *map(str, server.native)]
+        with subprocess.Popen([*command, str(FLOOD_SECONDS + 0.5)], stdout=subprocess.PIPE) as flood:
+            assert flood.stdout is not None
+            assert flood.stdout.readline() == b"begun\n"
+            before, begun = _used(server), time.monotonic()
+            done = resolve_for(server, FLOOD_SECONDS)
+            sent, _ = flood.communicate()
+        after, seconds = _used(server), time.monotonic() - begun
+        counts = json.loads(sent)
+        shares = {name: (after[name] - before[name]) / seconds for name in after}
+        shown = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.005)
+        lines.append(_row(kind.value, done, FLOOD_SECONDS) + f"  {shown}")
+        lines.append(f"{'':20}{', '.join(f'{count:,} {what}' for what, count in sorted(counts.items()))}")
+        assert counts["over TCP"] > 0, "\n".join(lines)
+        assert counts["over UDP"] > 0, "\n".join(lines)
+        for via in Via:
+            least = quiet[via.value] / QUIET_SECONDS * FLOOD_SECONDS / LEAST_PART
+            assert done[via.value] >= least, "\n".join(lines)
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def _row(what: str, done: Counter[str], seconds: float) -> str:
+    return f"{what:20}" + "".join(f"{done[via.value] / seconds:6.0f}" for via in Via)
+
+
+def _used(server: Serving) -> dict[str, float]:
+    """What each process, and each pool of control, has used of a processor."""
+    found = {name: cpu_seconds(pid) for name, pid in named(server).items()}
+    for name, value in metrics(server).items():
+        if name.startswith("perseid_pool_cpu_seconds_total"):
+            found[name.partition('"')[2].rstrip('"}')] = value
+    return found
+
+
+def test_three_addresses_that_want_sessions_at_full_speed_leave_some_to_a_fourth(server: Serving) -> None:
+    by_address = [Counter[str]() for _ in range(3)]
+    ended = threading.Event()
+    floods = [
+        threading.Thread(target=_want_sessions, args=(server, f"127.32.{number}.1", counts, ended))
+        for number, counts in enumerate(by_address)
+        for _ in range(3)
+    ]
+    for flood in floods:
+        flood.start()
+    try:
+        eventually(lambda: all(counts["SERVER_TOO_BUSY"] for counts in by_address), "refusals for all three")
+        for _ in range(15):  # a fraction of what an address may do at once
+            with SourceClient(server.native, "127.32.100.1") as honest:
+                honest.begin_session()
+    finally:
+        ended.set()
+        for flood in floods:
+            flood.join()
+
+
+def _want_sessions(server: Serving, host: str, counts: Counter[str], ended: threading.Event) -> None:
+    flood = Flood(Kind.SESSIONS, server.native, counts)
+    with suppress(OSError), connected(host, server.native) as connection:
+        while not ended.is_set():
+            flood.ask(connection)
+
+
+def test_changes_of_strangers_take_nothing_from_those_who_may_write(server: Serving) -> None:
+    before = metrics(server)
+    values = (Value.text(1, "URL", "https://example.org/"),)
+    for number in range(20):
+        with SourceClient(server.native, f"127.33.{number}.1") as stranger:
+            answer = stranger.create(f"{PREFIX}/of-a-stranger", values)
+            assert answer.code is ResponseCode.AUTHENTICATION_NEEDED
+    after = metrics(server)
+    name = 'perseid_pool_done_total{kind="write"}'
+    assert after[name] == before[name]
+    with SourceClient(server.native, "127.33.100.1") as writer:
+        writer.act_as(ADMINISTRATOR, SECRET)
+        assert writer.create(f"{PREFIX}/of-a-writer", values).code is ResponseCode.SUCCESS
+    assert metrics(server)[name] == before[name] + 1
+
+
+# Octets that mean nothing
+
+
+def messages() -> list[bytes]:
+    """One request of each shape."""
+    client = SourceClient(("127.0.0.1", 0), "127.0.0.1")
+    values = (Value.text(1, "URL", "https://example.org/"),)
+    handle = f"{PREFIX}/never".encode()
+    bodies: list[tuple[OpCode, RequestBody]] = [
+        (OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode(), (1, 2), ("URL", "DESC"))),
+        (OpCode.GET_SITE_INFO, Name()),
+        (OpCode.CREATE_HANDLE, Values(handle, values)),
+        (OpCode.MODIFY_VALUE, Values(handle, values)),
+        (OpCode.DELETE_HANDLE, Name(handle)),
+        (OpCode.LIST_HANDLES, Name(f"0.NA/{PREFIX}".encode())),
+        (OpCode.VERIFY_CHALLENGE, VerifyChallenge(b"0.NA/12345", 300, bytes(16), bytes(32), b"\x02" + bytes(20))),
+        (OpCode.BACKUP_SERVER, Name()),
+    ]
+    wish = client.client.begin_session(None, time.time())
+    return [client.packed(opcode, body) for opcode, body in bodies] + [
+        octets_of(client.client.pack(wish.request, None)),
+        client.packed(OpCode.RESOLUTION, Resolve(b"\xff\x00\n/" * 20), OpFlag(0xFFFF_FFFF)),
+    ]
+
+
+MESSAGES = messages()
+NUMBERS = st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 0xFFFF_FFFF, 0x7FFF_FFFF, 1 << 18, (1 << 18) + 1))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A message in which something is changed, missing or too much."""
+    octets = bytearray(draw(st.sampled_from(MESSAGES)))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(octets) - 1))
+        if draw(st.booleans()):
+            octets[at] = draw(st.integers(0, 255))
+        else:  # a word, where lengths and numbers stand
+            at = at // 4 * 4
+            octets[at : at + 4] = draw(NUMBERS).to_bytes(4, "big")
+    cut = draw(st.sampled_from((None, None, None, 20, 44, -1, -4, len(octets) // 2)))
+    return bytes(octets[:cut]) + draw(st.sampled_from((b"", b"", b"\0" * 4, b"\xff" * 30)))
+
+
+SENT = st.lists(st.one_of(mutated(), st.binary(max_size=600)), min_size=1, max_size=6)
+
+
+def assert_is_answer(frame: Frame) -> None:
+    """See that what came back is a message, and not a request."""
+    with suppress(InvalidData):
+        message = Message.from_bytes(frame.envelope, frame.payload, int(time.time()))
+        assert not message.header.is_request
+        return
+    raise AssertionError(f"this is no message: {frame}")
+
+
+@given(SENT)
+def test_any_octets_over_udp_get_an_answer_or_silence(server: Serving, sent: list[bytes]) -> None:
+    good = SourceClient(server.native, "").packed(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()))
+    with datagrams("127.31.0.1", server.native) as sending:
+        sending.settimeout(30.0)
+        for octets in sent:
+            sending.send(octets)
+        sending.send(good)  # from the same port, so the same resolver reads it, behind all the others
+        while (packet := sending.recv(2_048))[8:12] != good[8:12]:
+            assert len(packet) <= 512
+            for frame in frames_in(packet):
+                assert_is_answer(frame)
+
+
+@given(SENT)
+def test_any_octets_over_tcp_get_an_answer_or_the_end_of_the_connection(server: Serving, sent: list[bytes]) -> None:
+    for frame in answers_to(server, "127.31.1.1", *sent):
+        assert_is_answer(frame)
+
+
+def answers_to(server: Serving, host: str, *sent: bytes) -> list[Frame]:
+    """What comes back over a connection until it ends; that it does not end is an error."""
+    with connected(host, server.native) as connection:
+        with suppress(OSError):  # it may have ended in the middle
+            for octets in sent:
+                connection.sendall(octets)
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            return read_frames(connection, 1 << 20)
+        return []
+
+
+def test_after_all_that_the_same_processes_run_and_take_no_more_than_they_may(server: Serving) -> None:
+    """Much more of the same, without looking at it."""
+    (control,) = processes(server)["control"]
+    before = {name: memory(pid).own for name, pid in named(server).items()}
+    parts = [octets[:at] + octets[at + 1 :] for octets in MESSAGES for at in range(0, len(octets), 3)]
+    with datagrams("127.31.2.1", server.native) as sending:
+        for number, (one, other) in enumerate(pairwise(parts)):
+            sending.send(one)
+            sending.send((one[:20] + other[20:])[:512])
+            if number % 50 == 0:
+                time.sleep(0.01)
+    for octets in parts[::20]:
+        answers_to(server, "127.31.3.1", octets)
+    with SourceClient(server.native, "127.31.4.1") as client:
+        assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
+    after = {name: memory(pid).own for name, pid in named(server).items()}
+    assert after.keys() == before.keys()
+    assert processes(server)["control"] == [control]
+    for name, own in after.items():
+        assert own - before[name] < GROWTH, f"{name} grew by {own - before[name]:,} octets"

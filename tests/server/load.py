@@ -1,0 +1,254 @@
+"""Use a server from all sides while its processes are killed, and see that nothing is wrong and nothing lost.
+
+    python -m tests.server.load --seconds 60 --seed 1
+    python -m tests.server.load --soak --seconds 600            # or: make soak
+
+Writers, in sessions and with challenges, and readers come over TCP, and over UDP through a network that loses, doubles
+and reorders packets; strangers send rubbish; resolvers and the control process are killed and come back. Every answer
+is compared with what the name may have said between the question and the answer. In the end every change that was
+acknowledged must be there, over the network and in the ledger, once and in order, and nothing that was refused; the
+whole ledger must verify; the server must stop well.
+
+A soak kills nothing in its second half and looks at memory there: after a while for warming up it must stay where it
+is. The seed decides what everybody wants to do; what comes of it, the machine decides as well.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from perseid.registry.installation.installation import Installation
+from tests.server.faults.clients import Person, Reader, Scene, Stranger, Writer, state_in
+from tests.server.faults.history import Outcome, State
+from tests.server.faults.machine import Memory, descriptors, eventually, memory, named, processes
+from tests.server.faults.network import BadNetwork
+from tests.server.installations import PREFIX, copy_to
+from tests.server.native.native_client import NativeClient, NoAnswer, Via
+from tests.server.running import Serving, serving
+
+RESOLVERS: Final = 2
+
+GROWTH: Final = 4 << 20
+"""Octets by which a process may grow from the first to the last third of the time in which memory is looked at. In a
+soak of ten minutes there are some ten thousand requests between them, so half a kilobyte kept for each would show; what
+was measured is 0.3 MiB. A soak of two minutes has less time to get warm, and 2 MiB were measured."""
+
+WARM_UP: Final = 90.0
+"""Seconds, or a third of the time that is left: challenges and repeated answers are kept for 60."""
+
+_SAMPLE_EVERY = 1.0
+_MIB = 1 << 20
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Figures:
+    """What happened."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    samples: list[tuple[float, dict[str, Memory]]] = field(default_factory=list)
+    """When, and what each process took; of the time in which nothing is killed and all is warm."""
+
+    def total(self, kind: type[Person] | str, what: str) -> int:
+        """The sum of one count over all people of a kind."""
+        word = kind if isinstance(kind, str) else kind.__name__.lower()
+        return sum(counts[what] for name, counts in self.counts.items() if name.startswith(word))
+
+    def table(self) -> list[str]:
+        """As lines."""
+        lines = [f"{name:34} {_listed(counts)}" for name, counts in self.counts.items()]
+        if self.samples:
+            lines += ["", f"{'memory, MiB':14}{'own: first':>12}{'last':>8}{'most':>8}{'pss':>8}{'rss':>8}"]
+            for name, (before, after) in self.growth().items():
+                last = self.samples[-1][1][name]
+                most = max(sample[name].own for _, sample in self.samples)
+                numbers = (before, after, most, last.pss, last.rss)
+                shown = "".join(f"{number / _MIB:8.1f}" for number in numbers)
+                lines.append(f"{name:14}{'':4}{shown}")
+        return lines
+
+    def growth(self) -> dict[str, tuple[float, float]]:
+        """What each process took of its own in the first and in the last third of the time: the medians."""
+        third = max(1, len(self.samples) // 3)
+        found = {}
+        for name in self.samples[0][1]:
+            own = [sample[name].own for _, sample in self.samples]
+            found[name] = statistics.median(own[:third]), statistics.median(own[-third:])
+        return found
+
+
+class Killer(Person):
+    """Ends processes of the server in every way that there is, one at a time."""
+
+    def __init__(self, scene: Scene, server: Serving, until: float) -> None:
+        super().__init__(scene, "killer", 1.5)
+        self._server = server
+        self._until = until
+        self._next_control = time.monotonic() + 3.0
+
+    def act(self) -> None:
+        now = time.monotonic()
+        if now > self._until:
+            return
+        if now > self._next_control:
+            self._next_control = now + self.random.uniform(6.0, 11.0)
+            self._end("control", signal.SIGTERM if self.random.random() < 0.25 else signal.SIGKILL)
+        elif self.random.random() < 0.1:
+            self.counts["reloads"] += 1
+            os.kill(self._server.pid, signal.SIGHUP)
+        else:
+            self._end("resolver", signal.SIGTERM if self.random.random() < 0.1 else signal.SIGKILL)
+
+    def _end(self, role: str, number: signal.Signals) -> None:
+        found = processes(self._server)[role]
+        if found:
+            self.counts[f"{role} {number.name}"] += 1
+            os.kill(self.random.choice(found), number)
+
+
+def people(scene: Scene, pace: float) -> list[Person]:
+    """Everybody who uses the server. The pauses are such that all together take a fraction of a processor."""
+    return [
+        Writer(scene, 1, Via.KEPT, 0.10 * pace, in_session=True),
+        Writer(scene, 2, Via.UDP, 0.10 * pace, in_session=True),
+        Writer(scene, 3, Via.TCP, 0.25 * pace, in_session=False),
+        Writer(scene, 4, Via.UDP, 0.25 * pace, in_session=False),
+        Reader(scene, 1, Via.UDP, 0.02 * pace),
+        Reader(scene, 2, Via.UDP, 0.02 * pace),
+        Reader(scene, 3, Via.TCP, 0.04 * pace),
+        Reader(scene, 4, Via.KEPT, 0.04 * pace),
+        Reader(scene, 5, Via.UDP, 0.20 * pace, certified=True),
+        Reader(scene, 6, Via.TCP, 0.20 * pace, certified=True),
+        Stranger(scene, 1, Via.UDP, 0.02 * pace),
+        Stranger(scene, 2, Via.TCP, 0.20 * pace),
+    ]
+
+
+def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say: Say = print) -> Figures:
+    """All of it; raises `AssertionError` if anything is not as it must be."""
+    figures = Figures()
+    with tempfile.TemporaryDirectory(prefix="perseid-load-") as folder:
+        directory = copy_to(Path(folder))
+        with serving(directory, "--resolvers", str(RESOLVERS), PERSEID_LOG_ACCESS="false") as server:
+            opened = descriptors(server.pid)
+            with BadNetwork(server.native, f"{seed}-network") as network:
+                scene = Scene(server.native, network.address, seed)
+                _use(scene, server, seconds, figures, soak=soak, pace=pace)
+                figures.counts["network"] = network.counts
+            say("\n".join(figures.table()))
+            eventually(lambda: _is_whole(server), "all processes, and answers from them")
+            _check_names(scene, server)
+            assert descriptors(server.pid) <= opened, "the supervisor has kept descriptors of processes that ended"
+            assert "Internal Error" not in server.errors, server.errors
+        _check_ledger(scene, directory)
+    _check_figures(figures, soak=soak)
+    return figures
+
+
+def _use(scene: Scene, server: Serving, seconds: float, figures: Figures, *, soak: bool, pace: float) -> None:
+    begun = time.monotonic()
+    end, quiet = begun + seconds, begun + (seconds / 2 if soak else seconds)
+    everybody = [*people(scene, pace), Killer(scene, server, quiet)]
+    for person in everybody:
+        person.start()
+    warm = quiet + min(WARM_UP, (end - quiet) / 3)
+    while (now := time.monotonic()) < end and not scene.wrong:
+        assert server.process.poll() is None, server.errors
+        if soak and now > warm:
+            figures.samples.append((now - begun, {name: memory(pid) for name, pid in named(server).items()}))
+        time.sleep(_SAMPLE_EVERY)
+    scene.ending.set()
+    for person in everybody:
+        person.join()
+        figures.counts[person.name] = person.counts
+    assert not scene.wrong, "\n".join((*figures.table(), *scene.wrong, server.errors))
+
+
+def _is_whole(server: Serving) -> bool:
+    """Whether every process is there and every transport answers."""
+    if {role: len(pids) for role, pids in processes(server).items()} != {"control": 1, "resolver": RESOLVERS}:
+        return False
+    try:
+        for via in (Via.UDP, Via.TCP):
+            with NativeClient(server.native, via, timeout=20) as client:
+                client.resolve(f"{PREFIX}/n1")
+    except (NoAnswer, OSError):
+        return False
+    return True
+
+
+def _check_names(scene: Scene, server: Serving) -> None:
+    """See that every name says what it must say now, over both transports."""
+    with NativeClient(server.native, Via.KEPT, timeout=60) as kept, NativeClient(server.native, Via.UDP) as udp:
+        for history in scene.book:
+            asked = time.monotonic()
+            for client in (kept, udp):
+                state = state_in(client.resolve(history.name))
+                possible = history.possible(asked, time.monotonic())
+                assert state in possible, f"{history.name} is {state} in the end; possible is {possible}"
+
+
+def _check_ledger(scene: Scene, directory: Path) -> None:
+    """See that each acknowledged change is in the ledger once and in order, nothing else is, and all of it verifies."""
+    entries: dict[str, list[State]] = {history.name: [] for history in scene.book}
+    with Installation.open(directory, environ={}) as installation, installation.ledger.reading() as reading:
+        for entry in reading.log(0):
+            if entry.handle in entries:
+                values = {value.index: value.data for value in entry.record()}
+                entries[entry.handle].append(values[2].decode() if 2 in values else None)
+    for history in scene.book:
+        found = entries[history.name]
+        assert history.accepts(found), f"{history.name} has the entries {found}; its history is {history.changes}"
+    command = [sys.executable, "-c", "from perseid.cli import main; main()", "verify", "--all", "-d", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _check_figures(figures: Figures, *, soak: bool) -> None:
+    """See that everything happened that was to happen, and that memory stayed where it was."""
+    for name, counts in figures.counts.items():
+        if name.startswith("writer"):
+            assert counts[Outcome.DONE.value], f"{name} has changed nothing"
+        elif name.startswith("reader"):
+            assert counts["answered"] * 2 > counts["asked"], f"{name}: {_listed(counts)}"
+    killed = figures.counts["killer"]
+    assert any(name.startswith("control") for name in killed), "control was never killed"
+    assert any(name.startswith("resolver") for name in killed), "no resolver was ever killed"
+    assert all(figures.counts["network"][what] for what in ("lost", "doubled", "delayed", "late"))
+    if soak:
+        for name, (before, after) in figures.growth().items():
+            grown = after - before
+            assert grown <= GROWTH, f"{name} grew by {grown / _MIB:.1f} MiB; {GROWTH / _MIB:.0f} MiB are allowed"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="use a server while its processes are killed")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--soak", action="store_true", help="kill nothing in the second half, and look at memory there")
+    parser.add_argument("--pace", type=float, default=1.0, help="how long everybody pauses, as a multiple")
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}: repeat with --seed {options.seed}", flush=True)
+    figures = run(options.seconds, options.seed, soak=options.soak, pace=options.pace)
+    done = figures.total(Writer, Outcome.DONE.value)
+    print(f"{done:,} acknowledged changes, none lost; {figures.total(Reader, 'answered'):,} answers, none wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Where we are better than deployed servers on purpose, shown with a running one. docs/reference/protocol.md says it.
+
+An answered challenge cannot be used again; a change that comes twice over UDP is made once; challenges and sessions are
+bound to what they were made for. Connections that are kept open are in `test_live_transport`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from perseid.records.admin import Admin
+from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.fragments import split
+from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
+from perseid.wire.requests import Name, RemoveValues, Resolve, Values
+from perseid.wire.responses import Resolved
+from perseid.wire.sessions import Session
+from tests.server.live_servers import WALL, client_of, entries, indexes, live_installation, over_udp
+from tests.server.native.native_client import NativeClient, Serving, Via, serving
+from tests.server.native.native_servers import ADMIN, BY_ADMINS, HIDDEN, PREFIX, STD, text_of
+from tests.server.other_clocks import OtherClock
+
+BOTH = pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.value)
+READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
+URL = Value.text(1, "URL", "https://example.org/new")
+ADDED = Value.text(9, "NOTE", "added")
+PORTS = 6
+"""From so many ports a request is repeated: the kernel spreads them over the resolvers by a hash that nobody knows."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server, its installation and its clock."""
+
+    server: Serving
+    directory: Path
+    clock: OtherClock
+
+    def client(self, via: Via = Via.TCP, who: str | None = None) -> NativeClient:
+        return client_of(self.server, via, who, clock=self.clock.now)
+
+    @property
+    def entries(self) -> int:
+        return entries(self.directory)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("live-improvements")
+    clock = OtherClock.make(folder / "clock")
+    directory = live_installation(folder)
+    with serving(directory, "--resolvers", "3", **clock.environment) as server:
+        yield Live(server, directory, clock)
+
+
+@pytest.fixture
+def minute(live: Live) -> Iterator[Live]:
+    """The same server, whose clock may be moved on by a minute; by no more than the ledger takes for a step."""
+    yield live
+    live.clock.show(live.clock.now() - 61)
+
+
+def make(live: Live, name: str) -> None:
+    """A record that administrators may change."""
+    with live.client(Via.TCP, "rsa") as client:
+        assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
+
+
+def answered(client: NativeClient, opcode: OpCode, body: Values | Name | RemoveValues) -> tuple[Message, Message]:
+    """A request, and the answer to its challenge, which is not sent."""
+    request = client.request(opcode, body)
+    return request, client.answer(client.ask(request), request)
+
+
+def octets_of(client: NativeClient, message: Message, session: Session | None = None) -> bytes:
+    """What the server says to a message, to the octet."""
+    (frame,) = client.exchange(message, session)
+    return frame.envelope.to_bytes() + frame.payload
+
+
+def code_of(octets: bytes) -> ResponseCode:
+    return ResponseCode(int.from_bytes(octets[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
+
+
+def from_several_ports(live: Live, client: NativeClient, message: Message, session: Session | None) -> list[bytes]:
+    """What the same octets get, one after the other, from several ports."""
+    frame = client.client.pack(message, session)
+    packets = split(frame.envelope, frame.payload, request=True)
+    return [b"".join(over_udp(live.server.native, packets)) for _ in range(PORTS)]
+
+
+# Challenges
+
+
+@BOTH
+def test_an_answered_challenge_cannot_be_replayed(live: Live, via: Via) -> None:
+    name = f"{PREFIX}/replayed-{via.value}"
+    make(live, name)
+    with live.client(via, "secret") as client:
+        _, answer = answered(client, OpCode.ADD_VALUE, Values(name.encode(), (ADDED,)))
+        first = octets_of(client, answer)
+        assert code_of(first) is ResponseCode.SUCCESS
+        assert client.remove(name, 9).code is ResponseCode.SUCCESS
+        before = live.entries
+        # The same octets get the same answer, and nothing is done: deployed servers would add the value again.
+        assert octets_of(client, answer) == first
+        # Under another number of the request it is another message, and its challenge is gone.
+        other = replace(answer, envelope=replace(answer.envelope, request_id=answer.envelope.request_id ^ 1))
+        assert code_of(octets_of(client, other)) is ResponseCode.AUTHEN_TIMEOUT
+        assert live.entries == before
+        assert indexes(client.resolve(name)) == [1, 100]
+
+
+@BOTH
+def test_a_wrong_answer_leaves_the_challenge_to_its_owner(live: Live, via: Via) -> None:
+    """Its number can be guessed: whoever answers wrongly must not take it from whoever was asked."""
+    name = f"{PREFIX}/guessed-{via.value}"
+    make(live, name)
+    with live.client(via, "secret") as owner, live.client(via) as stranger:
+        request = owner.request(OpCode.DELETE_HANDLE, Name(name.encode()))
+        challenge = owner.ask(request)
+        stranger.act_as(f"301:{ADMIN}", b"a guess")
+        wrong = stranger.ask(stranger.answer(challenge, request), about=request)
+        assert wrong.code is ResponseCode.AUTHENTICATION_FAILED
+        assert owner.ask(owner.answer(challenge, request), about=request).code is ResponseCode.SUCCESS
+
+
+def test_a_challenge_may_be_answered_over_another_transport(live: Live) -> None:
+    for one, other in ((Via.UDP, Via.TCP), (Via.TCP, Via.UDP)):
+        name = f"{PREFIX}/from-{one.value}-to-{other.value}"
+        make(live, name)
+        with live.client(one, "dsa") as client:
+            request, answer = answered(client, OpCode.DELETE_HANDLE, Name(name.encode()))
+            client.via = other
+            assert client.ask(answer, about=request).code is ResponseCode.SUCCESS
+
+
+@BOTH
+def test_a_challenge_is_for_the_request_it_was_made_for(live: Live, via: Via) -> None:
+    names = [f"{PREFIX}/{which}-{via.value}" for which in ("meant", "not-meant")]
+    for name in names:
+        make(live, name)
+    before = live.entries
+    with live.client(via, "rsa") as client:
+        meant, other = (client.request(OpCode.DELETE_HANDLE, Name(name.encode())) for name in names)
+        answer = client.answer(client.ask(meant), meant)
+        challenge = client.ask(other)
+        moved = replace(answer, envelope=replace(answer.envelope, session_id=challenge.message.envelope.session_id))
+        assert client.ask(moved, about=other).code is ResponseCode.AUTHENTICATION_FAILED
+        assert live.entries == before
+        # In its place it is as good as ever.
+        assert client.ask(answer, about=meant).code is ResponseCode.SUCCESS
+
+
+def test_a_challenge_does_not_wait_for_ever(minute: Live) -> None:
+    live = minute
+    name = f"{PREFIX}/too-late"
+    make(live, name)
+    with live.client(Via.TCP, "rsa") as client:
+        _, answer = answered(client, OpCode.DELETE_HANDLE, Name(name.encode()))
+        live.clock.show(live.clock.now() + 61)
+        assert code_of(octets_of(client, answer)) in (ResponseCode.AUTHEN_TIMEOUT, ResponseCode.SESSION_TIMEOUT)
+        assert indexes(client.resolve(name)) == [1, 100]
+
+
+# Changes that come twice over UDP
+
+
+@pytest.mark.parametrize("octets", [1, 1_500], ids=["one packet", "several packets"])
+def test_a_change_that_comes_again_gets_the_first_answer_and_is_made_once(minute: Live, octets: int) -> None:
+    live = minute
+    with live.client(Via.UDP) as client:
+        # Everybody may write this value, so nobody is challenged and nothing but the request tells attempts apart.
+        writable = replace(URL, permissions=DEFAULT_PERMISSIONS | Permission.PUBLIC_WRITE)
+        one, other = (
+            client.request(OpCode.MODIFY_VALUE, Values(WALL.encode(), (replace(writable, data=data),)))
+            for data in (b"1" * octets, b"2" * octets)
+        )
+        before = live.entries
+        found = from_several_ports(live, client, one, None)
+        assert set(map(code_of, found)) == {ResponseCode.SUCCESS}
+        assert len(set(found)) == 1, "by whichever resolver they came"
+        assert live.entries == before + 1
+        assert code_of(octets_of(client, other)) is ResponseCode.SUCCESS
+        # A packet that was late: executed again, it would take back what was changed since.
+        assert octets_of(client, one) == found[0]
+        assert data_of(client, WALL) == b"2" * octets
+        assert live.entries == before + 2
+        live.clock.show(live.clock.now() + 61)
+        assert code_of(octets_of(client, one)) is ResponseCode.SUCCESS
+        assert data_of(client, WALL) == b"1" * octets, "after a minute it is a request like any other"
+        assert live.entries == before + 3
+
+
+def data_of(client: NativeClient, name: str) -> bytes:
+    """What the first value of a record holds."""
+    found = client.resolve(name).body
+    assert isinstance(found, Resolved)
+    return found.values[0].data
+
+
+def test_an_answer_to_a_challenge_that_comes_again_is_carried_out_once(live: Live) -> None:
+    name = f"{PREFIX}/answered-again"
+    with live.client(Via.UDP, "secret") as client:
+        _, answer = answered(client, OpCode.CREATE_HANDLE, Values(name.encode(), (URL,)))
+        before = live.entries
+        found = from_several_ports(live, client, answer, None)
+        # Executed again it would be told that the name exists.
+        assert set(map(code_of, found)) == {ResponseCode.SUCCESS}
+        assert len(set(found)) == 1
+        assert live.entries == before + 1
+
+
+@pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.ENCRYPT], ids=["clear", "encrypted"])
+def test_another_attempt_in_a_session_is_the_same_request(live: Live, flags: OpFlag) -> None:
+    """Deployed clients count each attempt, so its MAC is another one."""
+    name = f"{PREFIX}/attempts-{flags:x}"
+    with live.client(Via.UDP, "dsa") as client:
+        session = client.begin_session()
+        assert client.create(f"{name}-first", (URL,)).code is ResponseCode.SUCCESS  # proves who it is
+        request = client.request(OpCode.CREATE_HANDLE, Values(name.encode(), (URL,)), flags=flags, session=session)
+        before = live.entries
+        first = client.ask(request, session)
+        assert first.code is ResponseCode.SUCCESS
+        again = client.client.repeat(request, session)
+        assert again.credential != request.credential
+        assert client.ask(again, session).code is ResponseCode.SUCCESS
+        assert live.entries == before + 1
+        assert len(set(from_several_ports(live, client, request, session))) == 1
+        assert live.entries == before + 1
+        client.end_session()
+
+
+def test_a_wish_for_a_session_that_comes_again_gets_the_same_session(live: Live) -> None:
+    with live.client(Via.UDP, "secret") as client:
+        wish = client.client.begin_session(client.identity, client.clock(), peer_version=client.version)
+        frames = []
+        for _ in range(3):
+            (frame,) = client.exchange(wish.request)
+            frames.append(frame)
+        assert len(set(frames)) == 1
+        client.session = client.client.finish_session(wish, client.ask(wish.request))
+        assert client.create(f"{PREFIX}/wished-for", (URL,)).code is ResponseCode.SUCCESS
+        client.end_session()
+
+
+# Sessions
+
+
+@BOTH
+def test_a_request_in_a_session_counts_once_and_for_this_session(live: Live, via: Via) -> None:
+    name = f"{PREFIX}/counted-{via.value}"
+    with live.client(via, "rsa") as client, live.client(via, "rsa") as other:
+        session, foreign = client.begin_session(), other.begin_session()
+        assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
+        request = client.request(OpCode.ADD_VALUE, Values(name.encode(), (ADDED,)), session=session)
+        assert request.credential is not None
+        before = live.entries
+        # The MAC of another session, a wrong one, none.
+        in_foreign = replace(request, envelope=replace(request.envelope, session_id=foreign.id))
+        assert code_of(octets_of(client, in_foreign)) is ResponseCode.INVALID_SESSION_KEY
+        forged = replace(request, credential=replace(request.credential, signature=bytes(32)))
+        assert code_of(octets_of(client, forged)) is ResponseCode.INVALID_SESSION_KEY
+        bare = replace(request, credential=None)
+        bare = replace(bare, envelope=bare.fitting_envelope())
+        assert code_of(octets_of(client, bare)) is ResponseCode.INVALID_CREDENTIAL
+        assert live.entries == before
+        assert client.ask(request, session).code is ResponseCode.SUCCESS
+        assert client.remove(name, 9).code is ResponseCode.SUCCESS
+        before = live.entries
+        if via is Via.TCP:
+            # Over UDP it is taken for another attempt, and gets the first answer; see above.
+            assert code_of(octets_of(client, request)) is ResponseCode.SESSION_MESSAGE_REJECTED
+        else:
+            assert code_of(octets_of(client, request)) is ResponseCode.SUCCESS
+        assert live.entries == before
+        client.end_session()
+        other.end_session()
+
+
+def test_a_session_that_has_ended_serves_nobody(live: Live) -> None:
+    name = f"{PREFIX}/ended"
+    with live.client(Via.TCP, "secret") as client:
+        session = client.begin_session()
+        assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
+        client.end_session()
+        request = client.request(OpCode.DELETE_HANDLE, Name(name.encode()), session=session)
+        assert code_of(octets_of(client, request)) is not ResponseCode.SUCCESS
+        assert indexes(client.resolve(name)) == [1, 100]
+
+
+def test_whoever_is_not_whom_the_session_names_proves_nothing_for_later(live: Live) -> None:
+    with live.client(Via.TCP, "secret") as client:
+        session = client.begin_session()
+        client.act_as(f"300:{ADMIN}", b"not used")
+        request = client.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=READ_ALL, session=session)
+        challenge = client.ask(request, session)
+        with live.client(Via.TCP, "rsa") as other:
+            answer = other.answer(challenge, request)
+        assert client.ask(answer, session, about=request).code is ResponseCode.SUCCESS, "once, for what was asked"
+        again = client.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=READ_ALL, session=session)
+        assert client.ask(again, session).code is ResponseCode.AUTHENTICATION_NEEDED
+
+
+def test_a_session_ends_with_the_key_that_proved_it(live: Live) -> None:
+    keeper = f"{PREFIX}/keeper"
+    key = Value(300, "HS_SECKEY", b"the first secret", permissions=HIDDEN)
+    with live.client(Via.TCP, "rsa") as client, live.client(Via.TCP) as owner:
+        assert client.create(keeper, (key, BY_ADMINS)).code is ResponseCode.SUCCESS
+        admin = Value(101, "HS_ADMIN", Admin(ValueRef(300, keeper)).to_bytes())
+        name = f"{PREFIX}/kept-by-the-keeper"
+        assert client.create(name, (URL, admin)).code is ResponseCode.SUCCESS
+        owner.act_as(f"300:{keeper}", b"the first secret")
+        owner.begin_session()
+        assert owner.add(name, ADDED).code is ResponseCode.SUCCESS
+        assert client.modify(keeper, replace(key, data=b"the second secret")).code is ResponseCode.SUCCESS
+        refused = owner.remove(name, 9)
+        assert refused.code is ResponseCode.SESSION_TIMEOUT
+        assert "has changed" in text_of(refused)
+        assert indexes(client.resolve(name)) == [1, 9, 101]
+
+
+def test_ids_of_challenges_are_not_those_of_sessions(live: Live) -> None:
+    """They share the field of the envelope, so one must not be taken for the other."""
+    with live.client(Via.TCP, "rsa") as client:
+        session = client.begin_session()
+        request = client.request(OpCode.DELETE_HANDLE, Name(STD.encode()))
+        challenge = Envelope.from_bytes(octets_of(client, request)).session_id
+        assert challenge not in (0, session.id)
+        stray = replace(request, envelope=replace(request.envelope, session_id=challenge))
+        assert code_of(octets_of(client, stray)) is ResponseCode.AUTHENTICATION_NEEDED, "it is no session"
+        client.end_session()

@@ -1,0 +1,438 @@
+"""What goes wrong behind the native door: the client is told something plain, the operator where to look, nobody a
+secret; and the door stays open."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from perseid.ledger.errors import (
+    Contention,
+    Damaged,
+    LeaseClosed,
+    LedgerError,
+    OutcomeUnknown,
+    ReadOnly,
+    StorageFull,
+    TooBusy,
+    WrongClock,
+)
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
+from perseid.names.handle import Handle
+from perseid.records.site import Transport
+from perseid.records.value import Value
+from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.records import Create, Modify
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
+from perseid.server.native.decisions import MAX_TEXT, Busy, failure
+from perseid.server.native.server import NativeDoor
+from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.message import Message
+from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup, Values
+from perseid.wire.responses import NAMES_PER_LIST, Names, read_response
+from perseid.wire.server import Reply
+from perseid.wire.sessions import Session
+from tests.registry.registries import OPERATOR
+from tests.server.native.native_servers import (
+    ADMIN,
+    BY_ADMINS,
+    NEW,
+    PREFIX,
+    SEC,
+    SITE,
+    STD,
+    URL,
+    Clock,
+    Visitor,
+    make_server,
+    recorded_registry,
+    text_of,
+)
+from tests.wire.key_material import RSA_KEY, SECRET
+
+PLANTED = "a planted secret"
+
+
+def failing(kind: Kind, error: Exception) -> Callable[[Work], object]:
+    """Does all work but that of one kind."""
+
+    def do(step: Work) -> object:
+        if step.kind is kind:
+            raise error
+        return step.call()
+
+    return do
+
+
+def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
+    return visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL,)), session=session)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (TooBusy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
+        (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
+        (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
+        (StorageFull(PLANTED), ResponseCode.ERROR, "no room"),
+        (WrongClock(PLANTED), ResponseCode.ERROR, "clock"),
+        (ReadOnly(PLANTED), ResponseCode.SERVER_BACKUP, "no changes at present"),
+        (OutcomeUnknown(PLANTED), ResponseCode.ERROR, "not known"),
+        (LeaseClosed(PLANTED.encode(), 1), ResponseCode.ERROR, "operator"),
+        (Damaged(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
+        (LedgerError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
+        (ValueError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
+    registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception, code: ResponseCode, words: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.WRITE, error)))
+    answer = visitor.ask_as(SEC, create(visitor))
+    assert answer.code is code
+    text = text_of(answer)
+    assert words in text
+    assert PLANTED not in text + caplog.text
+    if "reference" in text:
+        reference = text.partition("reference ")[2].rstrip(")")
+        assert f"reference {reference}: {type(error).__name__} in " in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Kind.READ, Kind.VERIFY, Kind.WRITE], ids=str)
+def test_an_error_while_somebody_proves_who_they_are_is_answered(registry: Registry, kind: Kind) -> None:
+    good = Visitor(NativeDoor(registry, server := make_server(), SITE))
+    request = create(good)
+    answer = good.answer(good.ask(request), request, SEC)
+    bad = Visitor(NativeDoor(registry, server, SITE, do=failing(kind, RuntimeError(PLANTED))))
+    refused = bad.ask(answer, about=request)
+    assert refused.code is ResponseCode.ERROR
+    assert text_of(refused).startswith("Internal Error")
+    if kind is not Kind.WRITE:
+        # Nothing was decided: the challenge still waits.
+        assert good.ask(answer, about=request).code is ResponseCode.SUCCESS
+
+
+def test_an_error_of_the_protocol_itself_is_answered(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(PLANTED)
+
+    public = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))
+    for method, request in (("receive", public), ("respond", public), ("identify", create(visitor))):
+        with monkeypatch.context() as patch:
+            patch.setattr(visitor.door.server, method, fail)
+            (frame,) = visitor.carry(visitor.client.pack(request, None))
+            assert frame.envelope.request_id == request.envelope.request_id
+            assert visitor.served[-1].code is ResponseCode.ERROR
+            assert PLANTED.encode() not in frame.payload
+    assert PLANTED not in caplog.text
+    assert visitor.ask(public).code is ResponseCode.SUCCESS
+
+
+def test_an_answer_that_no_message_can_hold_is_refused(registry: Registry, visitor: Visitor) -> None:
+    large = tuple(Value(index, "DATA", bytes(90_000)) for index in (1, 2, 3))
+    registry.do(Create(Handle.parse(NEW.decode()), large), OPERATOR, "cli")
+    answer = visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW)))
+    assert answer.code is ResponseCode.ERROR
+    assert text_of(answer) == "the answer is too long for a message; ask for fewer values"
+    assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW, (1, 2)))).code is ResponseCode.SUCCESS
+
+
+def test_an_answer_that_is_too_long_only_with_its_signature_is_refused_and_the_refusal_signed(
+    registry: Registry, visitor: Visitor
+) -> None:
+    registry.do(Create(Handle.parse(NEW.decode()), (Value(1, "DATA", bytes(262_000)),)), OPERATOR, "cli")
+    flags = DEFAULT_FLAGS | OpFlag.CERTIFY
+    answer = visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW), flags=flags))
+    assert answer.code is ResponseCode.ERROR
+    assert answer.is_certified
+
+
+def test_long_texts_are_cut_between_characters() -> None:
+    for length in range(MAX_TEXT - 5, MAX_TEXT + 5):
+        text = failure("x" * (length % 4) + "日" * 200).sentence
+        assert len(text.encode()) <= MAX_TEXT
+        assert text.endswith("…")
+    assert failure("x" * MAX_TEXT).sentence == "x" * MAX_TEXT
+
+
+@pytest.mark.parametrize("error", [Busy(), RuntimeError(PLANTED)], ids=str)
+def test_what_cannot_be_signed_goes_out_unsigned(
+    registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """As deployed: what was done is done, and the client may look."""
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.SIGN, error)))
+    request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
+    (frame,) = visitor.carry(visitor.client.pack(request, None))
+    message = Message.from_bytes(frame.envelope, frame.payload, int(visitor.now))
+    assert message.header.response_code is ResponseCode.SUCCESS
+    assert message.credential is None
+    is_logged = type(error).__name__ in caplog.text
+    assert is_logged is not isinstance(error, Busy), "how often there is too much to sign is for the metrics"
+    assert PLANTED not in caplog.text
+
+
+def test_too_many_wishes_for_sessions_are_turned_away(registry: Registry) -> None:
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.AGREE, Busy())))
+    wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
+    assert visitor.ask(wish.request).code is ResponseCode.SERVER_TOO_BUSY
+    assert len(visitor.door.server.sessions) == 0
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        SessionSetup(ExchangeMode.DIFFIE_HELLMAN, 60, public_key=b"not a key"),
+        SessionSetup(ExchangeMode.DIFFIE_HELLMAN, 60, public_key=RSA_KEY.public.to_bytes()),
+        SessionSetup(ExchangeMode.CLIENT_KEY, 60, public_key=b"not a key"),
+        SessionSetup(ExchangeMode.SERVER_KEY, 60),
+    ],
+    ids=["nothing", "another", "client", "server"],
+)
+def test_a_session_without_a_key_is_refused(visitor: Visitor, setup: SessionSetup) -> None:
+    answer = visitor.ask(visitor.request(OpCode.SESSION_SETUP, setup))
+    assert answer.code is ResponseCode.SESSION_FAILED
+    assert answer.is_certified
+
+
+def test_a_key_exchange_of_the_wrong_kind_in_an_encrypted_session_is_answered_encrypted(visitor: Visitor) -> None:
+    session = visitor.begin_session()
+    flags = DEFAULT_FLAGS | OpFlag.ENCRYPT | OpFlag.CERTIFY
+    setup = SessionSetup(ExchangeMode.SERVER_KEY, 60)
+    request = visitor.request(OpCode.SESSION_SETUP, setup, flags=flags, session=session)
+    (frame,) = visitor.carry(visitor.client.pack(request, session))
+    assert frame.envelope.encrypted
+    message = Message.from_bytes(frame.envelope, session.open(frame.payload), int(visitor.now))
+    assert message.header.response_code is ResponseCode.SESSION_FAILED
+    assert message.credential is not None
+    assert message.credential.type == "HS_SIGNED"
+
+
+def test_names_that_cannot_be_made_yet_are_waited_for(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("perseid.server.native.decisions.time.sleep", slept.append)
+    real, waits = Registry.do, [0.3, 0.3]
+    sinces: list[int | None] = []
+
+    def do(self: Registry, operation: object, *rest: object) -> object:
+        order = operation.operation.operation  # type: ignore[attr-defined]
+        if not order.__class__.__name__.startswith("Mint"):
+            return real(self, operation, *rest)  # type: ignore[arg-type]
+        if rest[0].__class__.__name__ == "KeyHolder":
+            sinces.append(order.since)
+            if waits:
+                raise MustWait(waits.pop(), 77, "the clock has to catch up", "strict_clock")
+        return real(self, operation, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Registry, "do", do)
+    flags = DEFAULT_FLAGS | OpFlag.MINT_SUFFIX
+    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags)
+    assert visitor.ask_as(SEC, request).code is ResponseCode.SUCCESS
+    assert (slept, sinces) == ([0.3, 0.3], [None, 77, 77])
+    waits.append(2.0)
+    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags)
+    assert visitor.ask_as(SEC, request).code is ResponseCode.SERVER_TOO_BUSY
+
+
+# Lists
+
+
+def make_names(registry: Registry, count: int) -> list[bytes]:
+    """So many names beside those that there are."""
+    names = [f"{PREFIX}/n{number:04}" for number in range(count)]
+    drafts = [Draft(Action.CREATE, State.NORMAL, name, "cli", "local:alice") for name in names]
+    registry.ledger.append(*[Append(draft) for draft in drafts])
+    return sorted([name.encode() for name in names] + [STD.encode(), *_OTHERS])
+
+
+_OTHERS = (f"{PREFIX}/vec-big".encode(), f"{PREFIX}/vec-üñí-日本".encode())
+
+
+@pytest.mark.parametrize("count", [0, 46, 47, 48, 97, 98, 497, 498, 600, 1_050])
+@pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
+def test_a_list_comes_in_messages_of_fifty(registry: Registry, visitor: Visitor, count: int, in_session: bool) -> None:
+    names = make_names(registry, count)
+    session = visitor.begin_session() if in_session else None
+    flags = DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.CERTIFY
+    request = visitor.request(OpCode.LIST_HANDLES, Name(PREFIX.lower().encode()), flags=flags, session=session)
+    answers = visitor.all_as(SEC, request, session)
+    parts = [answer.body.handles for answer in answers if isinstance(answer.body, Names)]
+    assert [name for part in parts for name in part] == names
+    assert [len(part) for part in parts[:-1]] == [NAMES_PER_LIST] * (len(parts) - 1)
+    assert 0 < len(parts[-1]) <= NAMES_PER_LIST
+    assert [answer.more_follows for answer in answers] == [True] * (len(parts) - 1) + [False]
+    assert all(answer.is_certified and answer.digest is not None for answer in answers)
+
+
+def test_an_empty_list_is_one_message(registry: Registry, visitor: Visitor) -> None:
+    registry.do(Create(Handle.parse("0.NA/20.9"), (BY_ADMINS,)), OPERATOR, "cli")
+    visitor.ask_as(SEC, visitor.request(OpCode.HOME_NA, Name(b"0.NA/20.9")))
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(b"0.NA/20.9")))
+    assert answer.body == Names(())
+
+
+def test_derived_prefixes_are_listed(registry: Registry, visitor: Visitor) -> None:
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(f"0.NA/0.NA/{PREFIX}".encode())))
+    assert answer.body == Names(())
+    registry.do(Create(Handle.parse(f"{ADMIN}.1"), (BY_ADMINS,)), OPERATOR, "cli")
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(f"0.NA/0.NA/{PREFIX}".encode())))
+    assert answer.body == Names((f"{ADMIN}.1".encode(),))
+
+
+def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry) -> None:
+    make_names(registry, 600)
+    reads: list[Work] = []
+
+    def do(step: Work) -> object:
+        if step.kind is Kind.READ:
+            reads.append(step)
+            if len(reads) == 4:  # anonymous, weighed, first part, second part
+                registry.do(Modify(Handle.parse(ADMIN), (Value(301, "HS_SECKEY", b"another"),)), OPERATOR, "cli")
+        return step.call()
+
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
+    answers = visitor.all_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(ADMIN.encode())))
+    assert [answer.code for answer in answers[:-1]] == [ResponseCode.SUCCESS] * 9
+    assert answers[-1].code is ResponseCode.AUTHENTICATION_FAILED
+    assert [answer.more_follows for answer in answers] == [True] * 9 + [False]
+
+
+# Drivers
+
+
+def test_many_threads_are_served_at_a_time(registry: Registry) -> None:
+    door = NativeDoor(registry, make_server(), SITE)
+    codes: list[ResponseCode] = []
+
+    def visit(number: int) -> None:
+        visitor = Visitor(door, seed=number)
+        session = visitor.begin_session()
+        for at in range(5):
+            name = f"{PREFIX}/t{number}-{at}".encode()
+            codes.append(visitor.ask_as(SEC, create(visitor, session, name), session).code)
+
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [ResponseCode.SUCCESS] * 40
+
+
+def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Registry) -> None:
+    door = NativeDoor(registry, make_server(), SITE)
+    here = threading.get_ident()
+    elsewhere: set[int] = set()
+
+    async def one(pool: ThreadPoolExecutor, number: int) -> ResponseCode:
+        visitor = Visitor(door, seed=100 + number)
+        loop = asyncio.get_running_loop()
+
+        async def do(step: Work) -> object:
+            def call() -> object:
+                elsewhere.add(threading.get_ident())
+                return step.call()
+
+            return await loop.run_in_executor(pool, call)
+
+        async def ask(message: Message) -> Served:
+            frame = visitor.client.pack(message, None)
+            steps = door.steps(frame, "loop", visitor.now, transport=Transport.TCP)
+            (served,) = [served async for served in drive_in_loop(steps, do)]
+            return served
+
+        request = create(visitor, name=f"{PREFIX}/loop{number}".encode())
+        (frame,) = (await ask(request)).reply.frames
+        challenge = visitor.client.read(frame, request, visitor.now)
+        served = await ask(visitor.answer(challenge, request, SEC))
+        assert served.code is not None
+        return served.code
+
+    async def many() -> list[ResponseCode]:
+        with ThreadPoolExecutor(4) as pool:
+            return await asyncio.gather(*[one(pool, number) for number in range(10)])
+
+    assert asyncio.run(many()) == [ResponseCode.SUCCESS] * 10
+    assert here not in elsewhere
+
+
+def test_an_event_loop_may_turn_work_away(registry: Registry) -> None:
+    door = NativeDoor(registry, make_server(), SITE)
+    visitor = Visitor(door)
+
+    async def do(_: Work) -> object:
+        raise Busy
+
+    async def ask() -> list[Served]:
+        steps = door.steps(visitor.client.pack(create(visitor), None), "loop", visitor.now, transport=Transport.TCP)
+        return [served async for served in drive_in_loop(steps, do)]
+
+    (served,) = asyncio.run(ask())
+    assert served.code is ResponseCode.SERVER_TOO_BUSY
+
+
+# Logs
+
+
+def test_no_secret_is_in_any_log(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the secret nor anything that was made with it, over a whole session."""
+    caplog.set_level(logging.DEBUG)
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE))
+    session = visitor.begin_session()
+    secret = Value(300, "HS_SECKEY", PLANTED.encode())
+    name = f"{PREFIX}/user".encode()
+    body = Values(name, (replace(secret, permissions=BY_ADMINS.permissions), BY_ADMINS))
+    visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, body, session=session), session)
+    request = create(visitor)
+    visitor.ask(visitor.answer(visitor.ask(request), request, SEC, b"a guess"), about=request)
+    logged = caplog.text + "".join(str(served.name) + served.who for served in visitor.served)
+    assert SECRET.decode() not in logged
+    assert PLANTED not in logged
+    assert session.key.hex() not in logged
+
+
+def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> None:
+    visitor.ask_as(SEC, create(visitor))
+    challenged, done = visitor.served
+    assert (challenged.opcode, challenged.code, challenged.who) == (
+        OpCode.CREATE_HANDLE,
+        ResponseCode.AUTHENTICATION_NEEDED,
+        "",
+    )
+    assert (done.opcode, done.code, done.who, done.name) == (
+        OpCode.CREATE_HANDLE,
+        ResponseCode.SUCCESS,
+        f"301:{ADMIN}",
+        NEW,
+    )
+    assert isinstance(done.reply, Reply)
+    (frame,) = done.reply.frames
+    digest, _ = read_response(Message.from_bytes(frame.envelope, frame.payload, 0), 0)
+    assert digest is None
+    with registry.facts() as facts:
+        entry = facts.held(Handle.parse(NEW.decode())).entry
+    assert entry is not None
+    assert entry.who == ("native", f"301:{ADMIN}")
+
+
+def test_a_wrong_clock_stops_changes_and_not_resolution() -> None:
+    machine = Clock()
+    machine.show(1_794_724_100)
+    with recorded_registry(machine) as registry:
+        visitor = Visitor(NativeDoor(registry, make_server(), SITE))
+        machine.wall -= 3_600 * 1_000_000
+        answer = visitor.ask_as(SEC, create(visitor))
+        assert answer.code is ResponseCode.ERROR
+        assert text_of(answer) == "the server's clock cannot be right, so nothing was changed"
+        assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))).code is ResponseCode.SUCCESS
+        assert isinstance(registry.rules, Rules)

@@ -1,0 +1,429 @@
+"""Who is believed at the native door: challenges, keys, index 0, sessions, and keys that change meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.value import Value, ValueRef
+from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
+from perseid.registry.registry import Registry
+from perseid.server.native.authentication import MAX_KEYS
+from perseid.server.native.server import DoorSettings, NativeDoor
+from perseid.server.native.steps import Kind, Step, Work
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.message import Message
+from perseid.wire.requests import ChallengeAnswer, Name, Resolve, Values, write_request
+from perseid.wire.responses import Created
+from perseid.wire.sessions import Identity, Session
+from tests.registry.registries import OPERATOR
+from tests.server.native.native_servers import (
+    ADMIN,
+    BY_ADMINS,
+    DSA,
+    HIDDEN,
+    NEW,
+    PREFIX,
+    RSA,
+    SEC,
+    SITE,
+    STD,
+    URL,
+    Visitor,
+    make_server,
+    text_of,
+)
+from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET
+
+USER = f"{PREFIX}/user"
+READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
+
+
+def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
+    return visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL, BY_ADMINS)), session=session)
+
+
+def exists(registry: Registry, name: bytes = NEW) -> bool:
+    with registry.facts() as facts:
+        return facts.held(Handle.parse(name.decode())).exists
+
+
+def add_key(registry: Registry, name: str, *values: Value) -> None:
+    registry.do(Create(Handle.parse(name), values), OPERATOR, "cli")
+
+
+def secret_at(index: int, secret: bytes = b"a secret") -> Value:
+    return Value(index, "HS_SECKEY", secret, permissions=HIDDEN)
+
+
+def administered(registry: Registry, name: str, *references: ValueRef) -> None:
+    """A record that these administer."""
+    admins = [Value(100 + at, "HS_ADMIN", Admin(each).to_bytes()) for at, each in enumerate(references)]
+    registry.do(Create(Handle.parse(name), (URL, *admins)), OPERATOR, "cli")
+
+
+# What they may comes first, who they are afterwards
+
+
+@pytest.mark.parametrize("proof", [b"a secret", b"a guess"], ids=["right", "wrong"])
+def test_who_is_no_administrator_is_told_so_whatever_the_answer(
+    registry: Registry, visitor: Visitor, proof: bytes
+) -> None:
+    add_key(registry, USER, secret_at(300))
+    request = create(visitor)
+    answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), 300), proof)
+    refused = visitor.ask(answer, about=request)
+    assert refused.code is ResponseCode.INVALID_ADMIN
+    assert "may not create" in text_of(refused)
+
+
+@pytest.mark.parametrize(
+    ("identity", "proof"),
+    [(RSA, RSA_KEYS[0]), (DSA, RSA_KEY), (SEC, b"a guess"), (RSA, DSA_KEY)],
+    ids=str,
+)
+def test_a_wrong_answer_of_an_administrator_proves_nothing(
+    registry: Registry, visitor: Visitor, identity: Identity, proof: bytes
+) -> None:
+    request = create(visitor)
+    answer = visitor.answer(visitor.ask(request), request, identity, proof)
+    refused = visitor.ask(answer, about=request)
+    assert refused.code is ResponseCode.AUTHENTICATION_FAILED
+    assert refused.message.header.opcode == OpCode.CREATE_HANDLE
+    assert visitor.served[-1].is_failed_proof
+    assert visitor.served[-1].who == ""
+    assert not exists(registry)
+
+
+def test_the_same_is_said_whether_a_key_is_missing_or_another_one(registry: Registry, visitor: Visitor) -> None:
+    administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
+    texts = set()
+    for index in (301, 399):
+        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        answer = visitor.answer(visitor.ask(request), request, Identity(ADMIN.encode(), index), b"a guess")
+        refused = visitor.ask(answer, about=request)
+        assert refused.code is ResponseCode.AUTHENTICATION_FAILED
+        texts.add(text_of(refused).replace(str(index), "N"))
+    assert len(texts) == 1
+
+
+def test_a_secret_proves_no_public_key_and_a_public_key_no_secret(registry: Registry, visitor: Visitor) -> None:
+    """The kind that is claimed is the kind that is looked for."""
+    for identity, proof in ((RSA, RSA_KEY.public.to_bytes()), (SEC, RSA_KEY)):
+        request = create(visitor)
+        answer = visitor.answer(visitor.ask(request), request, identity, proof)
+        assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
+    assert not exists(registry)
+
+
+@pytest.mark.parametrize("type_", ["hs_pubkey", "HS_PUBKEY.x"])
+def test_only_the_exact_type_is_a_public_key(registry: Registry, visitor: Visitor, type_: str) -> None:
+    add_key(registry, USER, Value(300, type_, RSA_KEY.public.to_bytes()))
+    administered(registry, f"{PREFIX}/x", ValueRef(300, USER))
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), 300), RSA_KEY)
+    assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
+
+
+def test_a_value_that_is_no_key_proves_nothing(registry: Registry, visitor: Visitor) -> None:
+    add_key(registry, USER, Value(300, "HS_PUBKEY", b"not a key"), secret_at(301, b""))
+    administered(registry, f"{PREFIX}/x", ValueRef(300, USER), ValueRef(301, USER))
+    for index, proof in ((300, RSA_KEY), (301, b"")):
+        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), index), proof)
+        assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
+
+
+def test_an_identity_that_is_not_held_here_is_refused_with_a_reason(registry: Registry, visitor: Visitor) -> None:
+    administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.77777/admin"))
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.77777/admin", 300), RSA_KEY)
+    refused = visitor.ask(answer, about=request)
+    assert refused.code is ResponseCode.AUTHENTICATION_FAILED
+    assert "20.500.77777/admin, which would hold the key, is not held here" in text_of(refused)
+    assert "this server asks no other one".lower() in text_of(refused).lower()
+
+
+def test_what_is_left_of_a_prefix_that_is_not_here_any_more_proves_nothing(
+    registry: Registry, visitor: Visitor
+) -> None:
+    registry.do(Home("0.NA/20.500.66666"), OPERATOR, "cli")
+    add_key(registry, "20.500.66666/user", secret_at(300))
+    administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.66666/user"))
+    registry.do(Home("0.NA/20.500.66666", unhome=True), OPERATOR, "cli")
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.66666/user", 300), b"a secret")
+    assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize("handle", [b"\xff", b"", b"no slash", b"0.SITE/HOMED/0.NA/0.NA"], ids=str)
+def test_what_is_no_name_is_nobody(visitor: Visitor, handle: bytes) -> None:
+    request = create(visitor)
+    answer = visitor.answer(visitor.ask(request), request, Identity(handle, 300), b"x")
+    assert visitor.ask(answer, about=request).code is ResponseCode.INVALID_ADMIN
+
+
+def rewritten(answer: Message, **changes: object) -> Message:
+    """The answer to a challenge, with something else in it."""
+    body = ChallengeAnswer.read(answer.body_reader(), answer.version, 0)
+    octets = write_request(replace(body, **changes), answer.version)  # type: ignore[arg-type]
+    return Message.build(answer.envelope, answer.header, octets)
+
+
+@pytest.mark.parametrize("kind", ["", "HS_CERT", "hs_pubkey"])
+def test_a_kind_of_proof_that_nobody_knows_is_an_invalid_credential(visitor: Visitor, kind: str) -> None:
+    request = create(visitor)
+    answer = rewritten(visitor.answer(visitor.ask(request), request, RSA), auth_type=kind)
+    assert visitor.ask(answer, about=request).code is ResponseCode.INVALID_CREDENTIAL
+
+
+# Index 0
+
+
+ANY = Identity(ADMIN.encode(), 0)
+
+
+@pytest.mark.parametrize("proof", [RSA_KEY, DSA_KEY, SECRET], ids=["rsa", "dsa", "secret"])
+def test_any_key_of_a_handle_will_do_where_administrators_are_listed_without_an_index(
+    registry: Registry, visitor: Visitor, proof: bytes
+) -> None:
+    administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    answer = visitor.answer(visitor.ask(request), request, ANY, proof)
+    assert visitor.ask(answer, about=request).code is ResponseCode.SUCCESS
+
+
+def test_an_identity_without_an_index_is_refused_where_an_index_is_listed(visitor: Visitor) -> None:
+    request = create(visitor)
+    refused = visitor.ask(visitor.answer(visitor.ask(request), request, ANY, RSA_KEY), about=request)
+    assert refused.code is ResponseCode.INVALID_ADMIN
+
+
+@pytest.mark.parametrize("proof", [RSA_KEY, DSA_KEY, SECRET], ids=["rsa", "dsa", "secret"])
+def test_within_a_session_the_key_that_proved_it_gives_the_index(
+    registry: Registry, visitor: Visitor, proof: bytes
+) -> None:
+    session = visitor.begin_session(ANY)
+    request = create(visitor, session)
+    answer = visitor.answer(visitor.ask(request, session), request, ANY, proof)
+    assert visitor.ask(answer, session, about=request).code is ResponseCode.SUCCESS
+    # And from then on.
+    assert visitor.ask(create(visitor, session, NEW + b"2"), session).code is ResponseCode.SUCCESS
+    with registry.facts() as facts:
+        entry = facts.held(Handle.parse(NEW.decode())).entry
+    assert entry is not None
+    assert entry.who in {("native", f"{index}:{ADMIN}") for index in (300, 301, 302)}
+
+
+def test_within_a_session_a_wrong_answer_without_an_index_is_no_administrators(visitor: Visitor) -> None:
+    session = visitor.begin_session(ANY)
+    request = create(visitor, session)
+    answer = visitor.answer(visitor.ask(request, session), request, ANY, b"a guess")
+    assert visitor.ask(answer, session, about=request).code is ResponseCode.INVALID_ADMIN
+    nobody = Identity(b"20.500.77777/nobody", 0)
+    session = visitor.begin_session(nobody)
+    request = create(visitor, session)
+    answer = visitor.answer(visitor.ask(request, session), request, nobody, b"a guess")
+    assert visitor.ask(answer, session, about=request).code is ResponseCode.INVALID_ADMIN
+
+
+def test_only_some_keys_are_tried(registry: Registry, visitor: Visitor) -> None:
+    keys = [secret_at(300 + at, f"secret {at}".encode()) for at in range(MAX_KEYS + 1)]
+    add_key(registry, USER, *keys)
+    administered(registry, f"{PREFIX}/x", ValueRef(0, USER))
+    identity = Identity(USER.encode(), 0)
+    for key, code in ((keys[-1], ResponseCode.AUTHENTICATION_FAILED), (keys[-2], ResponseCode.SUCCESS)):
+        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        answer = visitor.answer(visitor.ask(request), request, identity, key.data)
+        assert visitor.ask(answer, about=request).code is code
+
+
+# Challenges are used once
+
+
+def test_an_answered_challenge_cannot_be_used_again(registry: Registry, visitor: Visitor) -> None:
+    body = Values(STD.encode(), (replace(URL, index=9),))
+    request = visitor.request(OpCode.ADD_VALUE, body)
+    answer = visitor.answer(visitor.ask(request), request, SEC)
+    first = visitor.ask(answer, about=request)
+    assert first.code is ResponseCode.SUCCESS
+    size = registry.ledger.log
+    with size.reading() as reading:
+        entries = reading.size
+    # The same octets get the same answer; executed again it would be a conflict.
+    assert visitor.ask(answer, about=request).message.to_bytes() == first.message.to_bytes()
+    other = rewritten(answer)
+    other = replace(other, envelope=replace(other.envelope, request_id=other.envelope.request_id ^ 1))
+    assert visitor.ask(other, about=request).code is ResponseCode.AUTHEN_TIMEOUT
+    with size.reading() as reading:
+        assert reading.size == entries
+
+
+def test_an_answer_that_comes_twice_at_a_time_is_carried_out_once(registry: Registry, visitor: Visitor) -> None:
+    request = create(visitor)
+    answer = visitor.answer(visitor.ask(request), request, SEC)
+    door, frame = visitor.door, visitor.client.pack(answer, None)
+    runs = [door.steps(frame, "a", visitor.now, transport=visitor.transport) for _ in range(2)]
+    works: list[Step | None] = [next(run) for run in runs]
+    done = []
+    while any(works):
+        for at, run in enumerate(runs):
+            step = works[at]
+            if step is None:
+                continue
+            try:
+                works[at] = run.send(step.call()) if isinstance(step, Work) else next(run)
+            except StopIteration:
+                works[at] = None
+            if not isinstance(step, Work):
+                done.append(step.reply)
+    assert sorted(len(reply.frames) for reply in done) == [0, 1]
+    assert exists(registry)
+
+
+def test_a_challenge_is_for_the_request_it_was_made_for(registry: Registry, visitor: Visitor) -> None:
+    """Two requests, two challenges; the answer to one does not do for the other."""
+    first, second = create(visitor), create(visitor, name=NEW + b"2")
+    one, two = visitor.ask(first), visitor.ask(second)
+    answer = visitor.answer(one, first, SEC)
+    moved = replace(answer, envelope=replace(answer.envelope, session_id=two.message.envelope.session_id))
+    assert visitor.ask(moved, about=second).code is ResponseCode.AUTHENTICATION_FAILED
+    assert not exists(registry, NEW)
+    assert not exists(registry, NEW + b"2")
+
+
+# Keys that change meanwhile
+
+
+def change_key(registry: Registry) -> None:
+    registry.do(Modify(Handle.parse(ADMIN), (secret_at(301, b"another"),)), OPERATOR, "cli")
+
+
+def move_other_value(registry: Registry) -> None:
+    registry.do(Remove(Handle.parse(ADMIN), (1,)), OPERATOR, "cli")
+
+
+def test_a_key_that_changed_after_the_challenge_proves_nothing(registry: Registry, visitor: Visitor) -> None:
+    request = create(visitor)
+    answer = visitor.answer(visitor.ask(request), request, SEC)
+    change_key(registry)
+    assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
+    assert not exists(registry)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code"),
+    [(change_key, ResponseCode.AUTHENTICATION_FAILED), (move_other_value, ResponseCode.SUCCESS)],
+    ids=["the key", "another value"],
+)
+def test_the_key_counts_in_the_state_in_which_it_is_decided(
+    registry: Registry, meanwhile: Callable[[Registry], None], code: ResponseCode
+) -> None:
+    """It changes after it has verified, and before anything is written."""
+
+    def do(step: Work) -> object:
+        if step.kind is Kind.WRITE and verified:
+            meanwhile(registry)
+            verified.clear()
+        if step.kind is Kind.VERIFY:
+            verified.append(True)
+        return step.call()
+
+    verified: list[bool] = []
+    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
+    answer = visitor.ask_as(SEC, create(visitor))
+    assert answer.code is code
+    assert exists(registry) is (code is ResponseCode.SUCCESS)
+    if code is not ResponseCode.SUCCESS:
+        assert "has changed" in text_of(answer)
+
+
+@pytest.mark.parametrize("private_read", [False, True], ids=["write", "read"])
+def test_a_session_ends_with_the_key_that_proved_it(registry: Registry, visitor: Visitor, private_read: bool) -> None:
+    session = visitor.begin_session()
+    assert visitor.ask_as(SEC, create(visitor, session), session).code is ResponseCode.SUCCESS
+    change_key(registry)
+    if private_read:
+        request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=READ_ALL, session=session)
+    else:
+        request = create(visitor, session, NEW + b"2")
+    refused = visitor.ask(request, session)
+    assert refused.code is ResponseCode.SESSION_TIMEOUT
+    assert "that proved it has changed" in text_of(refused)
+    assert not exists(registry, NEW + b"2")
+    assert len(visitor.door.server.sessions) == 0
+
+
+def test_a_session_ends_when_its_owner_is_deleted(registry: Registry, visitor: Visitor) -> None:
+    add_key(registry, USER, secret_at(300))
+    administered(registry, f"{PREFIX}/x", ValueRef(300, USER))
+    identity = Identity(USER.encode(), 300)
+    session = visitor.begin_session(identity)
+    body = Values(f"{PREFIX}/x".encode(), (replace(URL, index=5),))
+    request = visitor.request(OpCode.ADD_VALUE, body, session=session)
+    answer = visitor.answer(visitor.ask(request, session), request, identity, b"a secret")
+    assert visitor.ask(answer, session, about=request).code is ResponseCode.SUCCESS
+    registry.do(Delete(Handle.parse(USER)), OPERATOR, "cli")
+    request = visitor.request(OpCode.ADD_VALUE, body, session=session)
+    assert visitor.ask(request, session).code is ResponseCode.SESSION_TIMEOUT
+
+
+# Sessions
+
+
+def test_who_is_not_who_the_session_says_does_it_once_and_proves_nothing_for_later(
+    registry: Registry, visitor: Visitor
+) -> None:
+    session = visitor.begin_session(SEC)
+    request = create(visitor, session)
+    assert visitor.ask_as(RSA, request, session).code is ResponseCode.SUCCESS
+    again = create(visitor, session, NEW + b"2")
+    assert visitor.ask(again, session).code is ResponseCode.AUTHENTICATION_NEEDED
+    assert exists(registry)
+
+
+def test_an_anonymous_session_proves_nobody(visitor: Visitor) -> None:
+    session = visitor.begin_session(None)
+    assert visitor.ask_as(SEC, create(visitor, session), session).code is ResponseCode.SUCCESS
+    assert visitor.ask(create(visitor, session, NEW + b"2"), session).code is ResponseCode.AUTHENTICATION_NEEDED
+
+
+def test_a_request_in_a_session_counts_once(registry: Registry, visitor: Visitor) -> None:
+    session = visitor.begin_session()
+    visitor.ask_as(SEC, create(visitor, session), session)
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(NEW), session=session)
+    assert visitor.ask(request, session).code is ResponseCode.SUCCESS
+    assert visitor.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
+    assert not exists(registry)
+
+
+def test_a_request_with_a_wrong_mac_is_not_carried_out(registry: Registry, visitor: Visitor) -> None:
+    session = visitor.begin_session()
+    visitor.ask_as(SEC, create(visitor, session), session)
+    request = visitor.request(OpCode.DELETE_HANDLE, Name(NEW), session=session)
+    assert request.credential is not None
+    spoilt = replace(request, credential=replace(request.credential, signature=bytes(32)))
+    assert visitor.ask(spoilt, session).code is ResponseCode.INVALID_SESSION_KEY
+    bare = replace(request, credential=None)
+    bare = replace(bare, envelope=bare.fitting_envelope())
+    assert visitor.ask(bare, session).code is ResponseCode.INVALID_CREDENTIAL
+    assert exists(registry)
+
+
+def test_sessions_may_be_required_of_those_who_identify_themselves(registry: Registry) -> None:
+    server = make_server()
+    open_door = Visitor(NativeDoor(registry, server, SITE))
+    challenged = create(open_door)
+    challenge = open_door.ask(challenged)
+    visitor = Visitor(NativeDoor(registry, server, SITE, settings=DoorSettings(sessions_required=True)), seed=3)
+    public = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))
+    assert visitor.ask(public).code is ResponseCode.SUCCESS
+    refused = visitor.ask(create(visitor))
+    assert refused.code is ResponseCode.INVALID_CREDENTIAL
+    assert "within a session only" in text_of(refused)
+    answer = visitor.answer(challenge, challenged, SEC)
+    assert visitor.ask(answer, about=challenged).code is ResponseCode.INVALID_CREDENTIAL
+    session = visitor.begin_session()
+    assert visitor.ask_as(SEC, create(visitor, session), session).body == Created(NEW)

@@ -1,0 +1,117 @@
+"""Challenges that were given over UDP are kept apart: a flood of them never costs anybody a challenge over TCP."""
+
+import pytest
+
+from perseid.records.site import Transport
+from perseid.records.value import Value
+from perseid.registry.installation.settings import Config
+from perseid.server.native.authentication import Challenges, Sizes, Unfinished
+from perseid.server.native.server import NativeDoor
+from perseid.server.native.steps import NativeServer
+from perseid.wire.challenges import Pending
+from perseid.wire.client import Client
+from perseid.wire.codes import CURRENT, OpCode, ResponseCode
+from perseid.wire.credentials import RequestDigest
+from perseid.wire.requests import Name, Values
+from perseid.wire.server import ServerSettings
+from tests.server.native.native_servers import NOW, PREFIX, SITE, Visitor, make_server, recorded_registry
+from tests.wire.key_material import SERVER_KEY
+
+LIFE = 60.0
+
+
+def pending(number: int, octets: int = 0) -> Pending:
+    client = Client(lambda count: number.to_bytes(count, "big"))
+    request = client.request(OpCode.DELETE_HANDLE, Name(b"1/" + b"x" * octets), NOW)
+    return Pending(number, request, bytes(16), RequestDigest.of(request.octets, CURRENT), NOW)
+
+
+def given(table: Challenges, challenge: Pending, *, udp: bool) -> None:
+    table.giving_over_udp = udp
+    table.add(challenge)
+
+
+def test_a_flood_over_udp_makes_room_for_itself_alone() -> None:
+    table = Challenges(LIFE, Sizes(challenges=5, udp_challenges=3))
+    for number in range(1, 6):
+        given(table, pending(number), udp=False)
+    for number in range(100, 200):
+        given(table, pending(number), udp=True)
+    assert [number for number in range(1, 200) if number in table] == [1, 2, 3, 4, 5, 197, 198, 199]
+    assert len(table) == 8
+    assert len(table.over_udp) == 3
+
+
+def test_octets_over_udp_have_an_end_of_their_own() -> None:
+    table = Challenges(LIFE, Sizes(udp_challenge_octets=5_000))
+    given(table, pending(1, 9_000), udp=False)
+    for number in range(2, 20):
+        given(table, pending(number, 1_000), udp=True)
+    assert 1 in table
+    assert len(table.over_udp) == 4
+
+
+def test_a_challenge_is_found_however_it_was_given_and_has_one_place() -> None:
+    table = Challenges(LIFE, Sizes())
+    first, second = pending(7), pending(7)
+    given(table, first, udp=True)
+    assert table.find(7, NOW) is first
+    given(table, second, udp=False)
+    assert table.find(7, NOW) is second
+    assert (len(table), len(table.over_udp)) == (1, 0)
+    given(table, first, udp=True)
+    assert (len(table), len(table.over_udp)) == (1, 1)
+    table.settle(first, (b"reply",))
+    assert first.reply == (b"reply",)
+    assert table.find(8, NOW) is None
+    table.purge(NOW + LIFE + 1)
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("transport", [Transport.UDP, Transport.TCP])
+def test_the_door_keeps_challenges_by_transport(transport: Transport) -> None:
+    with recorded_registry() as registry:
+        door = NativeDoor(registry, make_server(), SITE)
+        visitor = Visitor(door, transport)
+        body = Values(f"{PREFIX}/new".encode(), (Value(1, "URL", b"https://example.org/"),))
+        answer = visitor.ask(visitor.request(OpCode.CREATE_HANDLE, body))
+        assert answer.code == ResponseCode.AUTHENTICATION_NEEDED
+        assert len(door.server.challenges) == 1
+        assert len(door.server.challenges.over_udp) == (transport == Transport.UDP)
+
+
+def test_sizes_are_those_of_the_settings() -> None:
+    text = "[limits]\nudp_challenges = 10\nudp_challenge_octets = 70000\nsessions = 11\nunproved_sessions = 12\n"
+    sizes = Sizes.of(Config.parse(text, {}))
+    assert sizes == Sizes(10_000, 64 << 20, 10, 70_000, 11, 12)
+    assert Sizes.of(Config.parse("", {})) == Sizes()
+    server = NativeServer(ServerSettings(SERVER_KEY), bytes, sizes)
+    assert len(server.sessions) == len(server.challenges) == 0
+
+
+def test_no_setting_allows_more_over_udp_than_the_protocol_s_bounds() -> None:
+    for text in ("udp_challenges = 1001", "udp_challenge_octets = 16777217"):
+        with pytest.raises(ValueError, match="whole number"):
+            Config.parse(f"[limits]\n{text}\n", {})
+
+
+def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
+    table: Unfinished[str] = Unfinished(100)
+    assert table.note("a", 60) == []
+    assert table.note("b", 30) == []
+    assert table.note("c", 10) == []
+    assert table.note("b", 31) == ["a"]
+    assert table.total == 41
+    assert table.note("a", 0) == [], "it has gone already"
+    assert table.note("c", 0) == []
+    assert table.note("b", 101) == ["b"]
+    assert table.total == 0
+
+
+def test_a_lower_limit_counts_from_the_next_octet_on() -> None:
+    table: Unfinished[int] = Unfinished(1_000)
+    for number in range(10):
+        assert table.note(number, 10 + number) == []
+    table.limit = 50
+    assert table.note(0, 1) == [9, 8, 7, 6, 5, 4]
+    assert table.total == 1 + 11 + 12 + 13

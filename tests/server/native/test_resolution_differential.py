@@ -1,0 +1,339 @@
+"""The fast path says what the slow path says, to the octet, for any request in any state; or it hands the request over.
+
+The slow path is `wire.Server` and `registry.resolving` over the same ledger. `reasons` lists everything for which a
+request is handed over, as rules about the request and the records; the test demands that a request is handed over
+exactly if one of them holds, so that nothing is handed over out of laziness either.
+
+Where the two differ in what they say, each difference has a test of its own at the end of the module:
+
+1. A namespace whose stored policy cannot be read: the registry refuses with RC_ERROR, a resolver answers as if there
+   were no policy.
+2. The handle of a prefix that begins with a dot, which no prefix does: the registry fails (`Facts.referral` makes a
+   handle of the empty ancestor), a resolver says that there is no such record.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import policy_name
+from perseid.names.handle import CaseRule, Handle
+from perseid.names.prefixes import ancestors
+from perseid.records.types import DELEGATION_TYPES
+from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.registry.snapshot import Held
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Settings, packets
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.fragments import PACKET_PAYLOAD, split
+from perseid.wire.message import Envelope
+from tests.server.native.resolution_states import NOW, Asked, Kept, World, governed, homed, value, world
+
+CORDRA = "0123456789ABCDEF0123456789ABCDEF"
+PREFIXES = ("10", "10.1", "10.1.2", "20.5", "2000.01", "0.NA", "0.TYPE")
+PROFILE_NAMES = ("free", "pilin", "exact", "cordra")
+SUFFIXES = ("x", "X", "aB", "Ab", "ü-日本", CORDRA, CORDRA.lower(), "a/b", "n" * 390, "a?b", "10.1/x")
+
+SETTINGS = {
+    "usual": (Settings(), "free"),
+    "mirror, letters told apart": (
+        Settings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
+        "exact",
+    ),
+    "second of three": (Settings(serial=300, servers=3, position=1), "free"),
+    "recursive, cordra": (Settings(recursive=True, default_scheme="cordra"), "cordra"),
+    "by suffix": (Settings(servers=2, position=0, hash_option=1), "free"),
+}
+"""What sites may be, and the profile of their prefixes without a policy."""
+
+
+# Records
+
+TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></template></namespace>'
+TYPES = ("URL", "url.US", "URL.us.x", "EMAIL", "HS_ADMIN", "ü.Ä", "", ".", *sorted(DELEGATION_TYPES), "hs_site.prefix")
+octets = st.binary(max_size=30) | st.just(bytes(200)) | st.just(bytes(1_000)) | st.just(bytes(9_000))
+one_value = st.builds(
+    Value,
+    st.just(1),
+    st.sampled_from(TYPES),
+    octets,
+    st.just(NOW + 99),
+    st.sampled_from((TtlType.RELATIVE, TtlType.RELATIVE, TtlType.ABSOLUTE, TtlType(7))),
+    st.sampled_from((0x0E, 0x0E, 0x0E, 0x0C, 0x02, 0xFF, 0x04)).map(Permission),
+    st.just(NOW - 5),
+    st.sampled_from(((), (ValueRef(7, "10.1/x"),))),
+)
+template = st.builds(lambda public: value(1, "HS_NAMESPACE", TEMPLATE, public=public), st.booleans())
+
+
+@st.composite
+def several_values(draw: st.DrawFn) -> tuple[Value, ...]:
+    values = draw(st.lists(one_value | template, max_size=5))
+    indexes = sorted(
+        draw(st.sets(st.integers(1, 6) | st.just(0x7FFF_FFFF), min_size=len(values), max_size=len(values)))
+    )
+    return tuple(
+        Value(index, each.type, each.data, each.ttl, each.ttl_type, each.permissions, each.timestamp, each.references)
+        for index, each in zip(indexes, values, strict=True)
+    )
+
+
+states = st.sampled_from((*[State.NORMAL] * 6, State.TOMBSTONE, State.RESERVED, State.UNPUBLISHED, State(5), State(99)))
+
+
+HOMED = ("n", "n", "n", "n", "b", "m", "nm", "")
+"""How a prefix is homed: by its prefix handle, bare, by a marker, or not."""
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Kept]:
+    """Prefixes homed one way or another or not at all, with policies or not, and names under them."""
+    kept, exact = [], set()
+    for prefix in PREFIXES:
+        chosen = draw(st.sampled_from(HOMED))
+        ways = (f"0.NA/{prefix}", prefix, f"0.NA/0.NA/{prefix}")
+        kept += [homed(way) for letter, way in zip("nbm", ways, strict=True) if letter in chosen]
+        profile = draw(st.sampled_from((None, *PROFILE_NAMES)))
+        if prefix != "0.NA" and profile is not None:
+            kept.append(governed(prefix, profile))
+            exact |= {prefix} if profile == "exact" else set()
+    some = st.tuples(st.sampled_from(PREFIXES), st.sampled_from((*SUFFIXES, *PREFIXES)))
+    for prefix, suffix in draw(st.lists(some, min_size=4, max_size=12)):
+        otherwise = prefix != "0.NA" and draw(st.integers(0, 9)) == 9
+        is_exact = (prefix in exact) is not otherwise
+        kept.append(Kept(f"{prefix}/{suffix}", draw(several_values()), draw(states), is_exact))
+    for prefix in draw(st.sets(st.sampled_from(PREFIXES))):
+        kept.append(Kept(f"0.NA/{prefix}", draw(several_values()), draw(states)))
+    return list({record.key: record for record in kept}.values())
+
+
+# Requests
+
+COMMON = int(DEFAULT_FLAGS)
+CLEAR = [OpFlag.RECURSIVE, OpFlag.CACHE_AUTHENTICATION, OpFlag.KEEP_CONNECTION, OpFlag.REQUEST_DIGEST]
+CLEAR += [OpFlag.DO_NOT_REFER, OpFlag.AUTHORITATIVE, OpFlag.OVERWRITE, OpFlag.MINT_SUFFIX, OpFlag.CONTINUOUS]
+REFUSED = [OpFlag.CERTIFY, OpFlag.ENCRYPT, 1, 0x0008_0000]
+VERSIONS = [Version(2, minor) for minor in range(12)]
+ODD_VERSIONS = [Version(5, 0), Version(2, 12), Version(9, 9), Version(1, 3)]
+QUERIES = [*TYPES, "URL.", "url.us.", "ü.ä.", "NOTE", "H" * 200]
+MADE_UP = (
+    *("0.SITE/status", "0.site/x", "30/x", "10/", "/x", "", "10.1.2.3.4"),
+    *("0.NA/" + "." * 40, "0.na/10..1", "0.NA/60.1"),
+)
+
+
+class Asking:
+    """Makes requests at random: most of them a resolver's to answer, some about everything that is handed over.
+
+    They are too many to be drawn one by one; a failure shows the one that it is about.
+    """
+
+    def __init__(self, random: Random, records: list[Kept]) -> None:
+        self._random = random
+        names = [record.name for record in records if not record.name.startswith("0.SITE/")]
+        mixed = [f"{random.choice(PREFIXES)}/{random.choice((*SUFFIXES, *PREFIXES))}" for _ in range(len(names) + 4)]
+        self._names = [*names, *names, *mixed, *PREFIXES, *MADE_UP]
+
+    def _seldom(self) -> bool:
+        return self._random.random() < 0.04
+
+    def name(self) -> bytes:
+        random = self._random
+        name = random.choice(self._names)
+        if name and random.random() < 0.3:
+            name = random.choice((name.swapcase(), name.upper(), name + "?q=1", name + "#f", name + ".7"))
+        return name.encode() + b"\xff" * self._seldom()
+
+    def flags(self) -> int:
+        random = self._random
+        flags = sum(int(flag) for flag in CLEAR if random.random() < 0.3)
+        flags |= OpFlag.PUBLIC_ONLY * (random.random() < 0.7)
+        return flags | random.choice(REFUSED) * self._seldom()
+
+    def request(self) -> Asked:
+        random = self._random
+        version, suggested = random.choice(VERSIONS), random.choice([*VERSIONS, Version(2, 11), None])
+        if self._seldom():
+            version = random.choice(ODD_VERSIONS)
+        if self._seldom():
+            suggested = random.choice([odd for odd in ODD_VERSIONS if odd.major < 4])
+        return Asked(
+            self.name(),
+            tuple(random.choices((1, 2, 3, 4, 5, 6, 7, -1, 0x7FFF_FFFF), k=random.choice((0, 0, 1, 3)))),
+            tuple(random.choices(QUERIES, k=random.choice((0, 0, 1, 3)))),
+            self.flags(),
+            version,
+            suggested,
+            random.randrange(-(1 << 31), 1 << 31),
+            random.randrange(256),
+            random.choice((9, -1)) if self._seldom() else 0,
+            OpCode.GET_SITE_INFO if self._seldom() else OpCode.RESOLUTION,
+            b"more" * self._seldom(),
+            random.choice((b"", bytes(3), b"\0\0\0\1x")) if self._seldom() else bytes(4),
+        )
+
+
+# What is handed over
+
+
+def reasons(asked: Asked, here: World) -> Iterator[str]:
+    """Why a request is not a resolver's to answer; the slow path's own answer is not looked at."""
+    yield from reasons_of_the_message(asked, here.settings)
+    try:
+        text = asked.name.decode()
+    except UnicodeDecodeError:
+        yield "not UTF-8"
+        return
+    prefix, slash, suffix = text.partition("/")
+    if not slash:
+        prefix, suffix = "0.NA", text
+    if not prefix or not suffix:
+        yield "no name of a record"
+        return
+    prefix = fold(prefix)
+    if prefix == "0.SITE":
+        yield "the installation's own"
+        return
+    if prefix == "0.NA" and ("/" in suffix or suffix.count(".") > MAX_LEVELS):
+        yield "no prefix behind 0.NA"
+        return
+    yield from reasons_of_the_state(asked, prefix, suffix, here)
+
+
+def reasons_of_the_message(asked: Asked, site: Settings) -> Iterator[str]:
+    suggested = asked.suggested or Version(0, 0)
+    known = [Version(2, minor) for minor in range(12)]
+    if asked.version not in known or (suggested not in known and suggested != Version(0, 0)):
+        yield "an unusual version"
+    if asked.session_id or asked.opcode is not OpCode.RESOLUTION or asked.credential not in (b"", bytes(4)):
+        yield "a session, a credential, or no resolution"
+    if len(asked.to_bytes()) > 512:
+        yield "more than a packet"
+    if asked.flags & (OpFlag.CERTIFY | OpFlag.ENCRYPT | 0x000F_FFFF):
+        yield "to be signed, encrypted, or a flag nobody knows"
+    if asked.flags & OpFlag.AUTHORITATIVE and site.follows:
+        yield "authoritative, and others write"
+
+
+def reasons_of_the_state(asked: Asked, prefix: str, suffix: str, here: World) -> Iterator[str]:
+    is_prefix_handle = prefix == "0.NA"
+    if "doesn't live here" in (refusal := refusal_of(asked.name, here)):
+        if here.settings.recursive and asked.flags & OpFlag.RECURSIVE:
+            yield "to be asked elsewhere"
+        return
+    if refusal:
+        return
+    with here.registry.facts() as facts:
+        policy = facts.policy(prefix)
+        if policy.scheme == "cordra" and not is_prefix_handle and ("?" in suffix or "#" in suffix):
+            yield "a query or fragment"
+            return
+        sensitive = policy.case is CaseRule.SENSITIVE and not is_prefix_handle
+        same = [record for record in here.kept.values() if fold(record.name) == fold(f"{prefix}/{suffix}")]
+        if any(record.exact is not sensitive for record in same):
+            yield "another case rule"
+            return
+        handle = Handle(prefix, suffix)
+        yield from reasons_of_the_record(asked, facts.held(handle), facts.referral(handle), here)
+
+
+def reasons_of_the_record(asked: Asked, held: Held, referral: tuple[Value, ...], here: World) -> Iterator[str]:
+    public_only = bool(asked.flags & OpFlag.PUBLIC_ONLY)
+    if held.is_public:
+        if not public_only and not all(each.is_public for each in held.values):
+            yield "perhaps private"
+        return
+    if held.exists:
+        if held.state not in (State.RESERVED, State.UNPUBLISHED):
+            yield "an unknown state"
+        elif not public_only:
+            yield "perhaps somebody who may see it"
+    elif referral and not asked.flags & OpFlag.DO_NOT_REFER:
+        if not (asked.suggested or asked.version).at_least(10):
+            yield "a referral for an old client"
+        return
+    if has_template(held.asked.prefix, here):
+        yield "a template"
+
+
+def refusal_of(name: bytes, here: World) -> str:
+    """What this server says if it is not responsible for a name."""
+    code, answer = here.slowly(Asked(name).to_bytes())
+    return answer[48:-4].decode() if code is ResponseCode.SERVER_NOT_RESP else ""
+
+
+def fold(text: str) -> str:
+    return text.encode().upper().decode()
+
+
+def has_template(prefix: str, here: World) -> bool:
+    names = {fold(f"0.NA/{each}") for each in (prefix, *ancestors(prefix))}
+    records = [record for record in here.kept.values() if fold(record.name) in names]
+    return any(each.type == "HS_NAMESPACE" for record in records for each in record.values)
+
+
+# The comparison
+
+REQUESTS = 60
+"""In each state: making a state costs as much as some dozens of them."""
+
+CLOCKS = (NOW, NOW + 0.75, 2_190_000_000, (1 << 32) - 5)
+"""In our days, in 2039, and just before the 32 bits of a time run over: the expiration time does already."""
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def here(request: pytest.FixtureRequest) -> Iterator[World]:
+    site, profile = SETTINGS[request.param]
+    with world(site, profile) as made:
+        yield made
+
+
+@given(kept=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_request_in_any_state_gets_the_octets_of_the_slow_path_or_is_handed_over(
+    here: World, kept: list[Kept], seed: int, now: float
+) -> None:
+    here.hold(kept)
+    here.now = now
+    asking = Asking(Random(seed), kept)
+    for _ in range(REQUESTS):
+        asked = asking.request()
+        fast = here.answer(asked.to_bytes())
+        why = list(reasons(asked, here))
+        if not why:
+            _, slow = here.slowly(asked.to_bytes())
+            if len(slow) - 20 > MAX_PACKETS * PACKET_PAYLOAD:
+                why.append("more than sixteen packets")
+            else:
+                assert fast == slow, asked
+                assert packets(slow) == split(Envelope.from_bytes(slow), slow[20:], request=False)
+        assert (fast is None) == bool(why), (why, asked)
+
+
+# Where they differ
+
+
+@pytest.mark.parametrize("text", [b"case = ", b'case = "insensitive"\nscheme = "free"\nnobody_knows = 1\n', b"\xff"])
+def test_a_policy_that_cannot_be_read_stops_the_registry_and_no_resolver(text: bytes) -> None:
+    """Such a policy allows no change. Resolution goes on: a new policy never makes an existing record unreadable."""
+    with world() as here:
+        policy = Kept(policy_name("10"), (Value(1, "PERSEID_POLICY", text),))
+        here.hold([homed("0.NA/10"), policy, Kept("10/x", (value(1),))])
+        datagram = Asked(b"10/x").to_bytes()
+        code, _ = here.slowly(datagram)
+        assert code is ResponseCode.ERROR
+        answer = here.answer(datagram)
+        here.hold([homed("0.NA/10"), Kept("10/x", (value(1),))])
+        assert answer == here.slowly(datagram)[1]
+
+
+def test_a_prefix_that_begins_with_a_dot_is_not_found() -> None:
+    with world() as here:
+        here.hold([homed("0.NA/0.NA")])
+        for name in (b".7", b"0.NA/.7", b"0.NA/.", b"0.NA/..7"):
+            answer = here.answer(Asked(name).to_bytes())
+            assert answer is not None
+            assert answer[24:28] == ResponseCode.HANDLE_NOT_FOUND.to_bytes(4, "big")

@@ -1,0 +1,89 @@
+"""Every recorded resolution gets the recorded octets from a view that holds the recorded state, or is handed over.
+
+Over TCP the same messages were recorded; a resolver gets datagrams, but an answer is an answer. Only the expiration
+time differs from run to run, so the clock shows what it showed then.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.ledger.log.entry import State
+from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.server.native.resolution import packets
+from perseid.wire.message import LIFETIME, Message
+from perseid.wire.responses import Resolved, read_response
+from tests.server.native.resolution_states import Kept, World, homed, world
+from tests.wire.recorded import NOW, Vector, exchanges, frames_of, key_file, load
+
+VECTOR_FILES = ("malformed.json", "multipacket.json", "prefixes.json", "resolve.json", "versions.json")
+
+HANDED_OVER = {
+    "resolve.restricted-challenge": "private values, to somebody who means to identify themselves",
+    "home-prefix": "no resolution",
+    "unhome-prefix": "no resolution",
+    "big-create-request": "no resolution",
+    "resolve.version": "to be signed",
+    "malformed": "not understood, or unusual",
+}
+"""What a resolver leaves to the control process, by how the names of the vectors begin."""
+
+ANSWERED_ALL_THE_SAME = {"malformed.expired.udp", "malformed.expired.tcp"}
+"""Nothing is wrong with these as deployed: the expiration time of a request is not looked at."""
+
+
+def recorded_values(file: str, name: str) -> tuple[Value, ...]:
+    """The values in a recorded answer, with their recorded times."""
+    vector = next(vector for vector in load(file) if vector.name == name)
+    (frame,) = frames_of(vector.response, vector.transport)
+    _, body = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+    assert isinstance(body, Resolved)
+    return body.values
+
+
+def state() -> Iterator[Kept]:
+    """What the README of the vectors says the server held, as far as it is resolved."""
+    prefix = "20.500.99999"
+    yield homed("0.NA/0.NA")
+    yield homed(f"0.NA/{prefix}")
+    yield Kept(f"0.NA/{prefix}", (Value(1, "HS_SITE", key_file("siteinfo.bin")),))
+    note = Value.text(50, "NOTE", "admins only")
+    note = Value(50, "NOTE", note.data, permissions=Permission(0x0C))
+    public = recorded_values("resolve.json", "resolve.all.udp")
+    yield Kept(f"{prefix}/vec-std", tuple(sorted((*public, note), key=lambda value: value.index)))
+    yield Kept(f"{prefix}/vec-big", recorded_values("multipacket.json", "resolve.big.udp"))
+    yield Kept(f"{prefix}/vec-üñí-日本", recorded_values("resolve.json", "resolve.utf8.udp"))
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[World]:
+    with world() as made:
+        made.hold(state())
+        yield made
+
+
+def test_the_state_is_that_of_the_description() -> None:
+    records = {record.name: record for record in state()}
+    standard = records["20.500.99999/vec-std"]
+    assert standard.state is State.NORMAL
+    assert [value.index for value in standard.values] == [1, 2, 4, 6, 50, 100]
+    described = standard.values[3]
+    assert (described.ttl_type, described.ttl) == (TtlType.ABSOLUTE, 1_893_456_000)
+    assert described.references == (ValueRef(7, "20.500.99999/ref1"), ValueRef(300, "0.NA/20.500.99999"))
+
+
+def is_handed_over(vector: Vector) -> bool:
+    return vector.name.startswith(tuple(HANDED_OVER)) and vector.name not in ANSWERED_ALL_THE_SAME
+
+
+@pytest.mark.parametrize("vector", exchanges(*VECTOR_FILES), ids=str)
+def test_a_vector_gets_the_recorded_octets_or_is_handed_over(vector: Vector, here: World) -> None:
+    if is_handed_over(vector):
+        assert all(here.answer(packet) is None for packet in vector.request)
+        return
+    (request,) = vector.request
+    (frame,) = frames_of(vector.response, vector.transport)
+    here.now = Message.from_bytes(frame.envelope, frame.payload, NOW).header.expires - LIFETIME
+    answer = here.answer(request)
+    assert answer is not None
+    assert (packets(answer) if vector.transport == "udp" else [answer]) == list(vector.response)

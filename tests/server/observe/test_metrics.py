@@ -1,0 +1,204 @@
+"""Metrics say what was counted, by everybody, and go on when a part of them cannot be read."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from perseid.records.site import Transport
+from perseid.registry.installation.installation import Installation
+from perseid.server.native.steps import Kind
+from perseid.server.observe.counters import Board, ControlCounts, Histogram
+from perseid.server.observe.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table
+from perseid.server.processes.pools import Figures
+from perseid.wire.codes import OpCode, ResponseCode
+from tests.server.installations import copy_to
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "serving.md"
+STATE = LedgerState(entries=30, checkpoint=28, applied=29, ready=True)
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.create(2)
+    yield made
+    made.close()
+    os.close(made.descriptor)
+
+
+@pytest.fixture
+def counts() -> ControlCounts:
+    return ControlCounts()
+
+
+def scraped(sources: Sources) -> dict[tuple[str, ...], float]:
+    """What Prometheus reads: name and values of labels, without those of histograms."""
+    text = generate_latest(registry_of(sources)).decode()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def answer(code: int) -> bytes:
+    return bytes(24) + code.to_bytes(4, "big") + bytes(12)
+
+
+def test_requests_of_all_processes_are_counted_together(board: Board, counts: ControlCounts) -> None:
+    for number, code in ((0, 1), (1, 1), (1, 100), (1, 12_345)):
+        board.counters(number).answered(answer(code))
+    board.counters(0).handed_over()
+    board.counters(1).dropped()
+    counts.answered_at_once((1).to_bytes(4, "big"))
+    counts.answered_at_once((1).to_bytes(4, "big"))
+    counts.answered_at_once((777).to_bytes(4, "big"))
+    counts.served(Transport.UDP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 300)
+    counts.served(Transport.TCP, OpCode.CREATE_HANDLE, ResponseCode.AUTHENTICATION_FAILED, 300)
+    counts.served(Transport.TCP, OpCode(4711), None, 300)
+    counts.served(Transport.TCP, OpCode(4712), None, 300)
+    counts.dropped("too old")
+    counts.limited("slow connection")
+    found = scraped(
+        Sources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
+    )
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "perseid_requests_total"}
+    assert requests == {  # code, operation, transport
+        ("success", "resolution", "udp"): 3,
+        ("handle_not_found", "resolution", "udp"): 1,
+        ("other", "resolution", "udp"): 1,
+        ("success", "resolution", "tcp"): 2,
+        ("other", "resolution", "tcp"): 1,
+        ("authentication_failed", "create_handle", "tcp"): 1,
+        ("none", "other", "tcp"): 2,
+    }
+    assert found["perseid_failed_proofs_total", "tcp"] == 1
+    assert found["perseid_udp_handed_over_total",] == 1
+    assert found["perseid_udp_dropped_total", "in a resolver"] == 1
+    assert found["perseid_udp_dropped_total", "too old"] == 1
+    assert found["perseid_udp_sent_bytes_total",] == 160
+    assert found["perseid_limits_triggered_total", "slow connection"] == 1
+    assert found["perseid_limits_triggered_total", "x"] == 2
+    assert found["perseid_request_duration_seconds_count", "tcp"] == 3
+    assert found["perseid_request_duration_seconds_bucket", "0.0005", "tcp"] == 3
+    assert found["perseid_request_duration_seconds_bucket", "0.00025", "tcp"] == 0
+
+
+def test_strangers_make_no_new_series(counts: ControlCounts) -> None:
+    for number in range(1000, 3000):
+        counts.served(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
+    assert counts.requests() == {("tcp", "other", "operation_not_supported"): 2000}
+    assert len(counts._served) == 1
+
+
+def test_the_state_of_everything_is_shown(board: Board, counts: ControlCounts) -> None:
+    counts.loop_lag = 0.02
+    sources = Sources(
+        board=board,
+        counts=counts,
+        ready=lambda: "the view is built anew",
+        ledger=lambda: STATE,
+        connections=lambda: 7,
+        sessions=lambda: 3,
+        challenges=lambda: 2,
+        pools=lambda: {Kind.SIGN: Figures(1, 4, 100, 5, 6, 1.5)},
+        restarts=lambda: {"resolver": 2},
+        lines_lost=lambda: 9,
+    )
+    found = scraped(sources)
+    expected = {
+        ("perseid_ready",): 0,
+        ("perseid_connections",): 7,
+        ("perseid_sessions",): 3,
+        ("perseid_challenges_pending",): 2,
+        ("perseid_pool_busy", "sign"): 1,
+        ("perseid_pool_waiting", "sign"): 4,
+        ("perseid_pool_done_total", "sign"): 100,
+        ("perseid_pool_refused_total", "sign", "full"): 5,
+        ("perseid_pool_refused_total", "sign", "over budget"): 6,
+        ("perseid_pool_cpu_seconds_total", "sign"): 1.5,
+        ("perseid_ledger_entries",): 30,
+        ("perseid_ledger_checkpoint_entries",): 28,
+        ("perseid_answers_lag_entries",): 1,
+        ("perseid_answers_ready",): 1,
+        ("perseid_restarts_total", "resolver"): 2,
+        ("perseid_log_lines_lost_total",): 9,
+        ("perseid_loop_lag_seconds_bucket", "0.05"): 1,
+        ("perseid_loop_lag_seconds_bucket", "0.01"): 0,
+        ("perseid_scrape_errors_total",): 0,
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert counts.loop_lag == 0.02
+    assert 0 <= found["perseid_loop_silence_seconds",] < 30
+    assert found["perseid_process_resident_memory_bytes", "control"] > 1 << 20
+    assert found["perseid_process_cpu_seconds_total", "control"] > 0
+    assert found["perseid_process_open_fds", "control"] > 2
+
+
+def test_what_cannot_be_read_hides_nothing_else(board: Board, counts: ControlCounts) -> None:
+    def away() -> LedgerState:
+        raise ConnectionError("the database is away")
+
+    sources = Sources(
+        board=board, counts=counts, ready=lambda: "", ledger=away, processes=lambda: {"resolver-1": 2**22 + 1}
+    )
+    found = scraped(sources)
+    assert found["perseid_scrape_errors_total",] == 1
+    assert found["perseid_ready",] == 1
+    assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
+
+
+def test_the_families_are_what_the_collector_gives(board: Board, counts: ControlCounts) -> None:
+    sources = Sources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE)
+    text = generate_latest(registry_of(sources)).decode()
+    given = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+    assert sorted(given) == sorted((name, family.kind) for name, family in FAMILIES.items())
+    for name, about in re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE):
+        assert about == FAMILIES[name].about
+
+
+def test_names_follow_the_customs_of_prometheus() -> None:
+    for name, family in FAMILIES.items():
+        assert re.fullmatch("perseid_[a-z_]+", name)
+        assert name.endswith("_total") == (family.kind == "counter")
+        assert name.endswith("_seconds") or family.kind != HISTOGRAM
+        assert not {"le", "instance", "job"} & set(family.labels)
+
+
+def test_the_guide_has_one_row_for_each_metric_as_the_code_has_it() -> None:
+    assert f"\n{table()}\n" in GUIDE.read_text()
+
+
+def test_a_histogram_counts_what_is_at_a_bound_below_it() -> None:
+    histogram = Histogram((10, 20))
+    for microseconds in (0, 10, 11, 20, 21, 1_000_000):
+        histogram.add(microseconds)
+    assert histogram.read() == ([("1e-05", 2), ("2e-05", 4), ("+Inf", 6)], 1.000062)
+
+
+def test_the_state_of_a_ledger_is_read_from_it(tmp_path: Path) -> None:
+    with Installation.open(copy_to(tmp_path), environ={}) as installation:
+        deadline = monotonic() + 30
+        while not (state := state_of(installation.ledger)).ready:  # the view is built first
+            assert monotonic() < deadline
+            sleep(0.01)
+        assert state == LedgerState(state.entries, state.checkpoint, state.entries, ready=True)
+        assert state.entries > 0
+        installation.ledger.answers.give_up()
+        assert not state_of(installation.ledger).ready
+
+
+def write_published() -> None:
+    """Bring the guide's table up to the code: python -m tests.server.observe.test_metrics"""
+    before, start, rest = GUIDE.read_text().partition("\n| metric |")
+    assert start
+    GUIDE.write_text(f"{before}\n{table()}\n{rest.partition(chr(10) * 2)[2]}")
+
+
+if __name__ == "__main__":
+    write_published()

@@ -1,0 +1,74 @@
+"""A running server at every address of the machine answers from the one that was asked, whoever of it answers.
+
+Sockets of clients hear only whom they ask, so an answer from elsewhere is none.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.records.value import Value
+from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.requests import Resolve, Values
+from tests.server.faults.sources import metrics
+from tests.server.live_servers import ATTEMPTS, PATIENCE, WHO, eventually, live_installation
+from tests.server.native.native_client import Address, NativeClient, Serving, Via, serving
+from tests.server.native.native_servers import BY_ADMINS, PREFIX, STD
+
+URL = Value.text(1, "URL", "https://example.org/")
+PLACES = {"0.0.0.0": ("127.0.0.1", "127.0.0.2"), "::": ("::1", "127.0.0.1", "127.0.0.2")}
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    directory = live_installation(tmp_path_factory.mktemp("every-address"))
+    with serving(directory, "--resolvers", "2", "--host", request.param) as running:
+        yield running
+
+
+def addresses(server: Serving) -> list[Address]:
+    host, port = server.native
+    return [(place, port) for place in PLACES[host]]
+
+
+def client_at(address: Address) -> NativeClient:
+    return NativeClient(address, Via.UDP, timeout=PATIENCE, attempts=ATTEMPTS)
+
+
+def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) -> None:
+    """It comes first: what is sent is counted a moment later, and what others asked for would be counted here."""
+    name = "perseid_udp_sent_bytes_total"
+    for address in addresses(server):
+        before = metrics(server)[name]
+        octets = 0
+        with client_at(address) as client:
+            for opcode, body in (
+                (OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())),
+                (OpCode.CREATE_HANDLE, Values(f"{PREFIX}/never".encode(), (URL,))),
+            ):
+                (frame,) = client.exchange(client.request(opcode, body))
+                packets = -(-frame.envelope.length // 492)
+                octets += frame.envelope.length + 20 * packets
+        eventually(lambda octets=octets, before=before: metrics(server)[name] >= before + octets, "octets")  # type: ignore[misc]
+        assert metrics(server)[name] == before + octets
+
+
+def test_resolvers_answer_from_the_address_that_was_asked(server: Serving) -> None:
+    for address in addresses(server):
+        with client_at(address) as client:
+            assert client.resolve(STD).code is ResponseCode.SUCCESS
+            assert client.resolve(f"{PREFIX}/vec-big").code is ResponseCode.SUCCESS, "in several packets"
+
+
+def test_control_answers_from_the_address_that_was_asked(server: Serving) -> None:
+    for number, address in enumerate(addresses(server)):
+        name = f"{PREFIX}/at-{number}"
+        with client_at(address) as client:
+            request = client.request(OpCode.CREATE_HANDLE, Values(name.encode(), (URL, BY_ADMINS)))
+            assert client.ask(request).code is ResponseCode.AUTHENTICATION_NEEDED
+            client.act_as(*WHO["secret"])
+            long = (Value(1, "DATA", bytes(2_000)), BY_ADMINS)
+            assert client.create(name, long).code is ResponseCode.SUCCESS, "asked in several packets"
+            client.begin_session()
+            assert client.resolve(name).code is ResponseCode.SUCCESS, "in several packets"
+            client.end_session()

@@ -1,0 +1,482 @@
+"""`perseid serve`: its processes, their sockets, and what happens when one of them ends."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from perseid.records.site import Site
+from perseid.records.value import Value
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode
+from perseid.wire.requests import Resolve
+from perseid.wire.responses import Resolved
+from tests.cli.installation import call, examples
+from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
+from tests.server.native.native_client import NativeClient, NoAnswer, Serving, Via, serving
+from tests.server.running import FREE_PORTS
+
+TRANSPORTS = pytest.mark.parametrize("via", list(Via), ids=lambda via: via.value)
+PATIENCE = 20.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(copy_to(tmp_path_factory.mktemp("serving")), "--resolvers", "3") as running:
+        yield running
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Serving]:
+    """A server of which a test may kill parts."""
+    with serving(copy_to(tmp_path), "--resolvers", "2") as running:
+        yield running
+
+
+def children(server: Serving, module: str) -> list[int]:
+    """The processes of a server that run a module, oldest first."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == server.pid and f"perseid.server.{module}".encode() in words:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def is_answered(server: Serving, via: Via, name: str = f"{PREFIX}/n1") -> bool:
+    try:
+        with NativeClient(server.native, via, timeout=7, attempts=3) as client:
+            return client.resolve(name).code is ResponseCode.SUCCESS
+    except (NoAnswer, OSError):
+        return False
+
+
+# Asking
+
+
+@TRANSPORTS
+def test_a_name_is_resolved_over_every_transport(server: Serving, via: Via) -> None:
+    with NativeClient(server.native, via) as client:
+        answer = client.resolve(f"{PREFIX}/n7")
+        assert answer.code is ResponseCode.SUCCESS
+        assert isinstance(answer.body, Resolved)
+        assert [value.type for value in answer.body.values] == ["URL", "DESC", "EMAIL", "HS_ADMIN"]
+        assert client.resolve(f"{PREFIX}/absent").code is ResponseCode.HANDLE_NOT_FOUND
+        assert client.resolve("54321/elsewhere").code is ResponseCode.SERVER_NOT_RESP
+
+
+@TRANSPORTS
+def test_who_proves_who_they_are_may_change_and_sees_it_at_once(server: Serving, via: Via) -> None:
+    name = f"{PREFIX}/made-over-{via.value}"
+    with NativeClient(server.native, via) as client, NativeClient(server.native, Via.UDP) as anybody:
+        client.act_as(ADMINISTRATOR, SECRET)
+        assert client.create(name, (Value.text(1, "URL", "https://example.org/new"),)).code is ResponseCode.SUCCESS
+        assert anybody.resolve(name).code is ResponseCode.SUCCESS
+        client.begin_session()
+        assert client.modify(name, Value.text(1, "URL", "https://example.org/newer")).code is ResponseCode.SUCCESS
+        found = anybody.resolve(name, types=("URL",)).body
+        assert isinstance(found, Resolved)
+        assert [value.data for value in found.values] == [b"https://example.org/newer"]
+        assert client.delete(name).code is ResponseCode.SUCCESS
+        assert anybody.resolve(name).code is ResponseCode.HANDLE_NOT_FOUND
+        assert client.end_session() is not None
+
+
+def test_ten_thousand_requests_from_a_thousand_ports_get_ten_thousand_answers(server: Serving) -> None:
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(1_000)]
+    with NativeClient(server.native, Via.UDP) as client:
+        requests = [
+            client.client.pack(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n{number % NAMES}".encode())), None)
+            for number in range(10)
+        ]
+    octets = [frame.envelope.to_bytes() + frame.payload for frame in requests]
+    wanted = Counter(frame.envelope.request_id for frame in requests)
+    for one in sockets:
+        one.connect(server.native)
+        one.settimeout(PATIENCE)
+    for at in range(0, len(sockets), 50):  # so many that they fit into the queues of the kernel, whatever its limits
+        some = sockets[at : at + 50]
+        for one in some:
+            for request in octets:
+                one.send(request)
+        for one in some:
+            got = Counter(int.from_bytes(one.recv(600)[8:12], "big") for _ in octets)
+            assert got == wanted
+            one.close()
+
+
+def test_a_record_of_several_packets_comes_whole(server: Serving) -> None:
+    for via in (Via.UDP, Via.TCP):
+        with NativeClient(server.native, via) as client:
+            found = client.resolve(f"{PREFIX}/long").body
+            assert isinstance(found, Resolved)
+            assert sorted(len(value.data) for value in found.values if value.type == "DATA") == [2_000] * 3
+
+
+def test_more_than_a_forged_address_should_draw_is_for_tcp(server: Serving) -> None:
+    with NativeClient(server.native, Via.UDP, timeout=3) as client:
+        answers = []
+        for _ in range(4):
+            try:
+                answers.append(client.resolve(f"{PREFIX}/longer").code)
+            except NoAnswer:
+                answers.append(ResponseCode.RESERVED)
+        assert ResponseCode.ERROR in answers
+        assert ResponseCode.SUCCESS not in answers
+    with NativeClient(server.native, Via.TCP) as client:
+        assert client.resolve(f"{PREFIX}/longer").code is ResponseCode.SUCCESS
+
+
+def test_a_kept_connection_serves_many_requests_and_a_plain_one_ends_after_the_answer(server: Serving) -> None:
+    with NativeClient(server.native, Via.KEPT) as client:
+        for number in range(20):
+            assert client.resolve(f"{PREFIX}/n{number}").code is ResponseCode.SUCCESS
+            assert client.resolve(f"{PREFIX}/private", flags=None).code is ResponseCode.SUCCESS
+        client.act_as(ADMINISTRATOR, SECRET)
+        assert len(client.list_handles(f"0.NA/{PREFIX}")) >= NAMES
+        assert client.connections == 1
+    with NativeClient(server.native, Via.TCP) as client:
+        for number in range(3):
+            assert client.resolve(f"{PREFIX}/n{number}").code is ResponseCode.SUCCESS
+        assert client.connections == 3
+
+
+def test_requests_may_come_octet_by_octet_and_several_at_a_time(server: Serving) -> None:
+    with NativeClient(server.native, Via.KEPT) as client:
+        frames = [
+            client.client.pack(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/{name}".encode())), None)
+            for name in ("n1", "private", "n2", "long", "absent")
+        ]
+    stream = b"".join(frame.envelope.to_bytes() + frame.payload for frame in frames)
+    wanted = [frame.envelope.request_id for frame in frames]
+    for pieces in ([stream], [stream[at : at + 1] for at in range(len(stream))]):
+        with socket.create_connection(server.native, PATIENCE) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces:
+                connection.sendall(piece)
+            assert [_request_id(connection) for _ in frames] == wanted
+
+
+def _request_id(connection: socket.socket) -> int:
+    head = connection.recv(20, socket.MSG_WAITALL)
+    length = int.from_bytes(head[16:20], "big")
+    assert len(connection.recv(length, socket.MSG_WAITALL)) == length
+    return int.from_bytes(head[8:12], "big")
+
+
+def test_what_is_no_message_is_answered_once_and_the_connection_ends(server: Serving) -> None:
+    for octets in (
+        b"\x02\x0b\x02\x0b" + bytes(12) + b"\xff\xff\xff\xff",
+        b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    ):
+        with socket.create_connection(server.native, PATIENCE) as connection:
+            connection.sendall(octets)
+            head = connection.recv(20, socket.MSG_WAITALL)
+            assert head[8:12] == b"\xff\xff\xff\xff"
+            answer = connection.recv(int.from_bytes(head[16:20], "big"), socket.MSG_WAITALL)
+            assert int.from_bytes(answer[4:8], "big") == ResponseCode.ERROR
+            assert connection.recv(1) == b""
+
+
+# Processes
+
+
+def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(own: Serving) -> None:
+    (control,) = children(own, "control")
+    os.kill(control, signal.SIGKILL)
+    with NativeClient(own.native, Via.UDP, timeout=PATIENCE) as client:
+        for number in range(200):
+            assert client.resolve(f"{PREFIX}/n{number % NAMES}").code is ResponseCode.SUCCESS
+    eventually(lambda: children(own, "control") not in ([], [control]), "another control process")
+    eventually(lambda: is_answered(own, Via.TCP), "an answer over TCP")
+    with NativeClient(own.native) as client:
+        client.act_as(ADMINISTRATOR, SECRET)
+        assert (
+            client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),)).code
+            is ResponseCode.SUCCESS
+        )
+
+
+def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(own: Serving) -> None:
+    (control,) = children(own, "control")
+    with NativeClient(own.native, Via.TCP) as client, NativeClient(own.native, Via.TCP) as other:
+        client.act_as(ADMINISTRATOR, SECRET)
+        client.begin_session()
+        os.kill(control, signal.SIGKILL)
+        eventually(lambda: children(own, "control") not in ([], [control]), "another control process")
+        eventually(lambda: is_answered(own, Via.TCP), "an answer over TCP")
+        for _ in range(3):
+            other.begin_session()
+        late = client.create(f"{PREFIX}/too-late", (Value.text(1, "URL", "https://example.org/"),))
+        assert late.code is ResponseCode.SESSION_TIMEOUT
+        client.session = other.session = None
+
+
+def test_resolvers_that_are_killed_are_started_again_and_their_queues_are_read_on(own: Serving) -> None:
+    before = children(own, "resolver")
+    assert len(before) == 2
+    for process in before:
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: not any(_runs(process) for process in before), "the end of both")
+    # Sent while nobody reads: it waits in a socket that the supervisor keeps.
+    with NativeClient(own.native, Via.UDP, timeout=PATIENCE, attempts=1) as client:
+        assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
+    eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    assert not set(children(own, "resolver")) & set(before)
+    assert is_answered(own, Via.TCP)
+
+
+def test_nothing_is_left_running_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    with ExitStack() as stack:
+        running = stack.enter_context(serving(directory))
+        left = [*children(running, "control"), *children(running, "resolver")]
+        os.kill(running.pid, signal.SIGKILL)
+        running.process.wait()
+        eventually(lambda: not any(_runs(process) for process in left), "the end of all processes")
+        with pytest.raises(AssertionError, match="exit code -9"):
+            stack.close()
+    with serving(directory) as again:
+        assert is_answered(again, Via.UDP)
+
+
+def _runs(process: int) -> bool:
+    return _state(process) not in ("", "Z")
+
+
+def _state(process: int) -> str:
+    """The state of a process as the kernel calls it; empty if there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def test_sighup_has_settings_and_site_information_read_again(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    with serving(directory, "--resolvers", "2") as running:
+        with NativeClient(running.native, Via.KEPT) as client:
+            client.act_as(ADMINISTRATOR, SECRET)
+            client.begin_session()
+            before = client.site()
+            rotate = [sys.executable, "-c", "from perseid.cli import main; main()", "key", "rotate", "server"]
+            subprocess.run([*rotate, "-d", str(directory)], check=True, capture_output=True)
+            running.process.send_signal(signal.SIGHUP)
+
+            def site() -> Site:
+                with NativeClient(running.native) as other:
+                    return other.site()
+
+            eventually(lambda: site().serial == before.serial + 1, "the new serial number")
+            assert site().servers[0].public_key != before.servers[0].public_key
+            made = client.create(f"{PREFIX}/in-the-session", (Value.text(1, "URL", "https://example.org/"),))
+            assert made.code is ResponseCode.SUCCESS, "a session goes on"
+
+        def serial_over_udp() -> int:
+            with NativeClient(running.native, Via.UDP) as other:
+                (frame,) = other.exchange(other.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode())))
+                return int.from_bytes(frame.payload[12:14], "big")
+
+        eventually(lambda: serial_over_udp() == before.serial + 1, "the new serial number from resolvers")
+
+
+def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    with serving(directory) as running:
+        settings = directory / "perseid.toml"
+        settings.write_text(settings.read_text() + "\n[native]\nport = 'many'\n")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "everything stays as it was" in running.errors, "a line in the log")
+        assert is_answered(running, Via.UDP)
+        assert is_answered(running, Via.TCP)
+
+
+def test_a_resolver_that_takes_nothing_is_killed_and_started_again(own: Serving) -> None:
+    stopped = children(own, "resolver")
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    # Until then it may take one more datagram, and stop with that in its hands.
+    eventually(lambda: all(_state(process) == "T" for process in stopped), "both stopped")
+    with NativeClient(own.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
+        assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
+    assert "although datagrams wait" in own.errors
+    for process in set(children(own, "resolver")) & set(stopped):
+        os.kill(process, signal.SIGCONT)  # nobody asked this one
+
+
+def test_reloads_in_quick_succession_hide_no_crash(own: Serving) -> None:
+    for _ in range(4):
+        own.process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+    eventually(lambda: own.errors.count("were read again") == 4, "four times read again")
+    eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    for count in (1, 2):
+        process = children(own, "resolver")[0]
+        os.kill(process, signal.SIGKILL)
+        eventually(lambda count=count: own.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
+        eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    assert is_answered(own, Via.UDP)
+
+
+def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    settings = directory / "perseid.toml"
+
+    def drawn(server: Serving) -> int:
+        """Octets of answers that control gives, to a network that nothing exempts."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, NativeClient(server.native) as client:
+            asking.bind(("127.9.9.9", 0))
+            asking.connect(server.native)
+            asking.settimeout(0.5)
+            octets = 0
+            for _ in range(30):
+                request = client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/long".encode()), flags=OpFlag.CERTIFY)
+                frame = client.client.pack(request, None)
+                asking.send(frame.envelope.to_bytes() + frame.payload)
+                with suppress(TimeoutError):
+                    while octets < 1 << 17:
+                        octets += len(asking.recv(600))
+                        asking.settimeout(0.05)
+            return octets
+
+    settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 0\n")
+    with serving(directory, "--resolvers", "1") as running:
+        assert drawn(running) > 1 << 16
+        settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 1\nudp_burst = 65536\n")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "were read again" in running.errors, "a line in the log")
+        assert drawn(running) <= 1 << 16
+
+
+# Starting
+
+
+def run(directory: Path, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory), *options]
+    environ = os.environ | FREE_PORTS | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
+
+
+def test_a_second_server_on_the_same_port_is_refused(server: Serving, tmp_path: Path) -> None:
+    done = run(copy_to(tmp_path), "--native-port", str(server.native[1]))
+    assert done.returncode == 1
+    assert "nothing can be served at 127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_loaded_from_the_directory_where_it_is_started(tmp_path: Path) -> None:
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    for name in ("selectors", "queue", "lmdb", "uvloop"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working directory was loaded')\n")
+    with command(tmp_path, "serve --json", "-P") as process:
+        assert "native" in until(process, "native")
+
+
+def test_a_port_of_metrics_that_is_taken_is_named_at_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run(copy_to(tmp_path), "--native-port", "0", PERSEID_METRICS_PORT=port)
+    assert done.returncode == 1
+    assert f"metrics cannot be served at 127.0.0.1 port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_standard_output_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    with command(tmp_path, "serve --json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "standard output cannot be written" in line:
+                break
+        assert process.poll() is None
+
+
+def test_what_is_no_installation_is_not_served(tmp_path: Path) -> None:
+    done = run(tmp_path / "nothing")
+    assert done.returncode == 1
+    assert "perseid init" in done.stderr
+
+
+def test_an_installation_without_its_server_key_is_not_served_and_the_reason_is_said(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    for path in (directory / "keys").glob("*.bin"):
+        path.unlink()
+    done = run(directory, "--native-port", "0")
+    assert done.returncode == 1
+    assert "perseid" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command that serves, in a directory, as a person would type it; ended as they would."""
+    arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
+    ports = FREE_PORTS | {"PERSEID_NATIVE_PORT": "0"}
+    with subprocess.Popen(
+        arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ports
+    ) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+def until(process: "subprocess.Popen[str]", mark: str) -> str:
+    """What a process says up to the line with a mark."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if mark in line:
+            return "".join(lines)
+    raise AssertionError(f"it ended without saying {mark}: {lines}")
+
+
+def test_a_newcomer_gets_the_demonstration_and_is_told_what_to_try(tmp_path: Path) -> None:
+    with command(tmp_path, "serve -d demo --init-demo") as process:
+        text = until(process, "Ctrl-C")
+        (port,) = re.findall(r"port (\d+), over UDP and TCP", text)
+        with NativeClient(("127.0.0.1", int(port)), Via.UDP) as client:
+            assert client.resolve("102.100.272/D7J1G0DQH").code is ResponseCode.SUCCESS
+        tried = re.findall(r"^    perseid (.+)$", text, re.MULTILINE)
+        assert len(tried) == 4
+        for words in tried:
+            assert call(*shlex.split(words)).code == 0, words
+        clicked = re.findall(r"^    (http://.+)$", text, re.MULTILINE)
+        assert len(clicked) == 3
+        for url in clicked:
+            with urlopen(url) as page:
+                assert page.status == 200
+
+
+@pytest.mark.parametrize("example", examples("serve"))
+def test_the_examples_in_help_work(tmp_path: Path, example: str) -> None:
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    with command(tmp_path, example) as process:
+        assert "port" in until(process, "native" if "--json" in example else "Ctrl-C")

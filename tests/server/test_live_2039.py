@@ -1,0 +1,136 @@
+"""A run in the year 2039, beyond what 31 bits of seconds can say: everything works as on any other day."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from perseid.records.value import Value
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.message import LIFETIME
+from perseid.wire.requests import Resolve
+from perseid.wire.responses import Resolved
+from tests.server.live_servers import WHO, client_of, indexes, live_installation
+from tests.server.native.native_client import NativeClient, Serving, Via, serving
+from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX, STD, text_of
+from tests.server.other_clocks import OtherClock
+
+BOTH = pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.value)
+LATER: Final = 2_190_000_000
+"""In May 2039; 2³¹ was in January 2038."""
+URL = Value.text(1, "URL", "https://example.org/2039")
+_TIMESTAMP = 4  # octets behind the beginning of a value
+
+
+@dataclass(frozen=True)
+class Late:
+    """A server in 2039."""
+
+    server: Serving
+    directory: Path
+    clock: OtherClock
+
+    def client(self, via: Via, who: str | None = None) -> NativeClient:
+        return client_of(self.server, via, who, clock=self.clock.now)
+
+    def run(self, *words: str) -> Any:
+        """What a command says, on the same machine."""
+        command = [sys.executable, "-c", "from perseid.cli import main; main()", *words, "-d", str(self.directory)]
+        environment = os.environ | self.clock.environment
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
+    folder = tmp_path_factory.mktemp("live-2039")
+    clock = OtherClock.make(folder / "clock")
+    clock.show(LATER)
+    directory = live_installation(folder)
+    with serving(directory, "--resolvers", "2", "--accept-clock", **clock.environment) as server:
+        yield Late(server, directory, clock)
+
+
+@BOTH
+@pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
+@pytest.mark.parametrize("who", WHO)
+def test_records_are_made_and_resolved(late: Late, via: Via, who: str, in_session: bool) -> None:
+    name = f"{PREFIX}/in-2039-{via.value}-{who}-{in_session}"
+    with late.client(via, who) as client:
+        if in_session:
+            client.begin_session()
+        before = int(late.clock.now())
+        assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
+        assert client.add(name, Value(5, "NOTE", b"hidden", permissions=HIDDEN)).code is ResponseCode.SUCCESS
+        assert indexes(client.resolve(name, flags=DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY)) == [1, 5, 100]
+        after = int(late.clock.now())
+        client.end_session()
+    for other in (Via.UDP, Via.TCP):
+        with late.client(other) as client:
+            found = client.resolve(name, flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
+            assert isinstance(found.body, Resolved)
+            assert [before <= value.timestamp <= after for value in found.body.values] == [True, True]
+            assert found.is_certified
+
+
+@BOTH
+def test_times_are_written_modulo_two_to_the_32_and_read_as_the_nearest_instant(late: Late, via: Via) -> None:
+    name = f"{PREFIX}/octets-{via.value}"
+    with late.client(Via.TCP, "rsa") as client:
+        before = int(late.clock.now())
+        assert client.create(name, (URL,)).code is ResponseCode.SUCCESS
+    with late.client(via) as client:
+        (frame,) = client.exchange(client.request(OpCode.RESOLUTION, Resolve(name.encode())))
+        after = int(late.clock.now())
+        expires = int.from_bytes(frame.payload[16:20], "big")
+        assert before + LIFETIME <= expires <= after + LIFETIME
+        assert expires >= 1 << 31, "as a signed number it would be in 1903"
+        at = 24 + 4 + len(name) + 4 + _TIMESTAMP
+        assert before <= int.from_bytes(frame.payload[at : at + 4], "big") <= after
+        # What was made thirteen years before is still of its day.
+        old = client.resolve(STD).body
+        assert isinstance(old, Resolved)
+        assert {value.timestamp for value in old.values if value.timestamp > 1 << 31} == set()
+        assert all(before - (1 << 31) < value.timestamp < before for value in old.values)
+
+
+def test_the_past_is_told_with_its_dates(late: Late) -> None:
+    name = f"{PREFIX}/history"
+    with late.client(Via.TCP, "secret") as client:
+        assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
+        assert client.modify(name, Value.text(1, "URL", "https://example.org/newer")).code is ResponseCode.SUCCESS
+    told = late.run("history", name)
+    assert len(told["versions"]) == 2
+    assert all("2039-" in json.dumps(version) for version in told["versions"])
+    assert "2039-" not in json.dumps(late.run("history", STD))
+
+
+def test_sessions_go_on_and_end(late: Late) -> None:
+    with late.client(Via.TCP, "dsa") as client:
+        client.begin_session()
+        for number in range(3):
+            assert client.create(f"{PREFIX}/session-{number}", (URL,)).code is ResponseCode.SUCCESS
+        ended = client.end_session()
+        assert ended is not None
+        assert ended.code is ResponseCode.SUCCESS
+
+
+def test_a_clock_that_nobody_has_looked_at_changes_nothing_and_resolution_goes_on(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """After a pause of thirteen years it is more likely a wrong clock: an operator has to say that it is right."""
+    clock = OtherClock.make(tmp_path_factory.mktemp("unaccepted") / "clock")
+    clock.show(LATER)
+    with serving(live_installation(tmp_path), "--resolvers", "1", **clock.environment) as server:
+        with client_of(server, Via.UDP, clock=clock.now) as client:
+            assert client.resolve(STD).code is ResponseCode.SUCCESS
+        with client_of(server, Via.TCP, "secret", clock=clock.now) as client:
+            refused = client.create(f"{PREFIX}/unaccepted", (URL,))
+            assert refused.code is ResponseCode.ERROR
+            assert "clock cannot be right" in text_of(refused)

@@ -1,0 +1,88 @@
+"""A server that is used from all sides while its processes are killed; and packets that come late, one by one."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.records.value import Value
+from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.requests import Values
+from perseid.wire.responses import Resolved
+from perseid.wire.sessions import Session
+from tests.server import load
+from tests.server.faults.sources import datagrams, octets_of
+from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
+from tests.server.native.native_client import NativeClient, Serving, Via, serving
+
+LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "60"))
+PATIENCE = 30.0
+
+
+def test_nothing_is_wrong_and_nothing_lost_while_processes_are_killed() -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"repeat with: python -m tests.server.load --seconds {LOAD_SECONDS:.0f} --seed {seed}")
+    load.run(LOAD_SECONDS, seed)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(copy_to(tmp_path_factory.mktemp("late")), "--resolvers", "2") as running:
+        yield running
+
+
+def url_of(server: Serving, name: str) -> bytes:
+    with NativeClient(server.native) as anybody:
+        found = anybody.resolve(name, types=("URL",)).body
+    assert isinstance(found, Resolved)
+    return found.values[0].data
+
+
+def session_over_udp(server: Serving, name: str) -> tuple[NativeClient, Session]:
+    """Somebody who has a name, and a session in which nothing is proved yet."""
+    client = NativeClient(server.native, Via.UDP, timeout=PATIENCE)
+    client.act_as(ADMINISTRATOR, SECRET)
+    assert client.create(name, (Value.text(1, "URL", "first"),)).code is ResponseCode.SUCCESS
+    return client, client.begin_session()
+
+
+def sent_late(server: Serving, client: NativeClient, *attempts: bytes) -> None:
+    """Send copies of what was sent before, and wait until the server has read them."""
+    with datagrams("127.0.0.1", server.native) as sending:
+        for octets in attempts:
+            sending.send(octets)
+    # What is asked now is handed over behind them, if the same resolver reads it: some port will do.
+    for _ in range(8):
+        client.site()
+
+
+def test_a_late_attempt_of_a_change_that_a_challenge_was_about_does_not_make_it_again(server: Serving) -> None:
+    """The attempt has a counter of its own, and by the time it comes the session is proved."""
+    name = f"{PREFIX}/late-attempt"
+    client, session = session_over_udp(server, name)
+    body = Values(name.encode(), (Value.text(1, "URL", "second"),))
+    request = client.request(OpCode.MODIFY_VALUE, body, session=session)
+    late = octets_of(client.client.pack(client.client.repeat(request, session), session))
+    challenge = client.ask(request, session)
+    assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
+    assert client.ask(client.answer(challenge, request), session, about=request).code is ResponseCode.SUCCESS
+    assert client.modify(name, Value.text(1, "URL", "third")).code is ResponseCode.SUCCESS
+    sent_late(server, client, late)
+    assert url_of(server, name) == b"third"
+
+
+def test_a_copy_of_another_attempt_gets_the_same_answer_as_the_attempt(server: Serving) -> None:
+    """Its counter was used up by the attempt itself: a refusal would be all that the client hears, if it hears it."""
+    name = f"{PREFIX}/copied-attempt"
+    client, session = session_over_udp(server, name)
+    assert client.modify(name, Value.text(1, "URL", "proved")).code is ResponseCode.SUCCESS
+    request = client.request(
+        OpCode.MODIFY_VALUE, Values(name.encode(), (Value.text(1, "URL", "second"),)), session=session
+    )
+    again = client.client.repeat(request, session)
+    answers = [client.ask(attempt, session).code for attempt in (request, again, again, request)]
+    assert answers == [ResponseCode.SUCCESS] * 4
+    assert client.modify(name, Value.text(1, "URL", "third")).code is ResponseCode.SUCCESS
+    sent_late(server, client, *(octets_of(client.client.pack(one, session)) for one in (again, request)))
+    assert url_of(server, name) == b"third"
