@@ -57,9 +57,18 @@ settings.register_profile("perseid", deadline=None, max_examples=EXAMPLES, suppr
 settings.load_profile("perseid")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; all others, and the tests of each file, stay in their order."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--quick`, which `make quick` uses."""
+    parser.addoption("--quick", action="store_true", help="leave out the files that take longest")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest files first, or leave them out; all others, and the tests of each file, stay in their order."""
     places = {_HERE / name: place for place, name in enumerate(LONGEST)}
+    if config.getoption("--quick"):
+        long = [item for item in items if item.path in places]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item.path not in places]
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
