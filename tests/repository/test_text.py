@@ -64,15 +64,6 @@ def test_the_patterns_find_what_they_are_for() -> None:
         assert REGISTRY.search(f"https://{host}/simple")
 
 
-def test_every_module_is_short_enough_to_read(files: dict[Path, str], root: Path) -> None:
-    long = {
-        str(path.relative_to(root)): len(text.splitlines())
-        for path, text in files.items()
-        if path.suffix == ".py" and path.is_relative_to(root / "src") and len(text.splitlines()) > 600
-    }
-    assert long == {}
-
-
 def test_the_licence_is_the_unchanged_apache_licence(root: Path) -> None:
     assert hashlib.sha256((root / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
 
