@@ -1,7 +1,9 @@
 """Operations as the ledger keeps them: found by an index, however many there are, and brought over from before."""
 
+import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import alembic.command
@@ -15,15 +17,19 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Operation, Undo, Whose
+from perseid.ledger.store.migrations import versions
+from perseid.ledger.store.migrations.versions import v0005_whose_operations
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import operations as table
+from perseid.names.characters import fold
 from perseid.records.value import ValueRef
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyHolder, Proof, handle_key
 from perseid.registry.jobs import jobs as units
 from tests.ledger.ledgers import Machine, open_store
 
 ACTORS = {"ann": "300:1/ann", "bob": "300:1/bob", "local": "local:ann"}
 TOKEN = "token:k7qpx2ma by {}"
+PACKAGE = versions.__name__.partition(".")[0]
 
 
 def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Operation:
@@ -156,6 +162,35 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
     found = jobs.newest_first(Log(store, Machine().clock(), bytes))
     assert {each.actor: each.maker for each in found} == whose
     store.close()
+
+
+@given(st.integers(0, 400), st.text(max_size=12), st.text(max_size=12), st.booleans(), st.booleans())
+def test_the_upgrade_folds_handles_as_identities_do(
+    index: int, prefix: str, suffix: str, own: bool, by_token: bool
+) -> None:
+    """It does so by itself, for what the program does may change, and what an upgrade did may not."""
+    handle = f"{'0.' if own else ''}{prefix.replace('/', '')}/{suffix}"
+    actor = f"{index}:{handle}"
+    folded = v0005_whose_operations._maker(TOKEN.format(actor) if by_token else actor)
+    assert folded == f"{index}:{handle_key(handle)}"
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_the_upgrade_folds_the_letters_that_the_program_folds(text: str) -> None:
+    assert v0005_whose_operations._fold(text) == fold(text)
+
+
+def test_upgrades_import_nothing_that_may_be_renamed() -> None:
+    """A table of an old version is brought to the next one by what was written then."""
+    files = sorted(Path(versions.__file__).parent.glob("v*.py"))
+    assert len(files) >= 5
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path.name
+                names = [node.module or ""]
+            assert not [name for name in names if name.partition(".")[0] == PACKAGE], path.name
 
 
 def test_operations_of_older_backups_have_no_maker(log: Log) -> None:

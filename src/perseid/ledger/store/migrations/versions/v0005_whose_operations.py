@@ -1,11 +1,12 @@
-"""Whose an operation is, however they spell their handle, and indexes by which operations are found."""
+"""Whose an operation is, however they spell their handle, and indexes by which operations are found.
+
+It imports nothing of the package: what it does to tables of version 4 is the same for ever.
+"""
 
 import re
 
 import sqlalchemy as sa
 from alembic import op
-
-from perseid.names.characters import fold
 
 revision = "0005"
 down_revision = "0004"
@@ -38,4 +39,10 @@ def _maker(actor: str) -> str:
         return maker  # an operator of the machine
     prefix, slash, suffix = maker[key.end() :].partition("/")
     # As identities are compared: only the prefix folds, and everything of the system's own names.
-    return f"{key[0]}{fold(prefix)}{slash}{fold(suffix) if prefix.startswith(_FOLDED_WHOLE) else suffix}"
+    return f"{key[0]}{_fold(prefix)}{slash}{_fold(suffix) if prefix.startswith(_FOLDED_WHOLE) else suffix}"
+
+
+def _fold(text: str) -> str:
+    """Fold ASCII letters to upper case and leave every other character alone."""
+    # bytes.upper knows ASCII only, and in UTF-8 no byte below 0x80 belongs to another character.
+    return text.encode("utf-8", "surrogatepass").upper().decode("utf-8", "surrogatepass")
