@@ -1,0 +1,196 @@
+"""An installation that another version of the program has left behind, and what is told of it in plain words.
+
+What is told has no names of fields: lists of numbers and texts, as they are stored. So it can be compared with what an
+earlier version told, whatever things are called in the code by then.
+"""
+
+import hashlib
+import json
+import tarfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from perseid.cli._place import registry_of
+from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.reader import Reading
+from perseid.ledger.store import jobs as operations
+from perseid.ledger.store.jobs import Operation
+from perseid.names.handle import Handle
+from perseid.records.value import Value
+from perseid.registry.access import tokens
+from perseid.registry.identity import Anonymous, LocalOperator
+from perseid.registry.installation.installation import Installation
+from perseid.registry.jobs.jobs import Undos
+from perseid.registry.policy import case_rules
+from perseid.registry.queries.history import Past
+from perseid.registry.queries.resolve import Query, last_change
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+from tests.cli.installation import Site
+
+FOLDER: Final = Path(__file__).resolve().parent / "v5"
+OPERATOR: Final = LocalOperator("root")
+OWN_RECORDS: Final = "0.SITE/"
+
+Facts = dict[str, Any]
+
+
+def expected() -> Facts:
+    """What the version that made the installation told of it."""
+    found: Facts = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
+    return found
+
+
+def unpacked(folder: Path) -> Site:
+    """A copy of the installation, with tables of today's version."""
+    here = Site(folder / "installation")
+    with tarfile.open(FOLDER / "installation.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    for path in (here.directory, here.directory / "keys"):
+        path.chmod(0o700)
+    here.ok("upgrade")
+    return here
+
+
+@contextmanager
+def opened(here: Site) -> Iterator[Registry]:
+    """The registry of an installation, in this process."""
+    with Installation.open(here.directory, environ={}) as installation:
+        yield registry_of(installation)
+
+
+def entries(registry: Registry, until: int) -> list[list[Any]]:
+    """The log."""
+    with registry.ledger.reading() as reading:
+        return [_entry(reading.entry(seq)) for seq in range(1, until + 1)]
+
+
+def ledger(registry: Registry, until: int) -> list[Any]:
+    """Which ledger it is, how it signs, and what its entries come to."""
+    with registry.ledger.reading() as reading:
+        root = reading.root(until).hex()
+        return [reading.ledger_id.hex(), reading.origin, reading.signer, root]
+
+
+def public(registry: Registry, names: list[str]) -> Facts:
+    """What everybody sees of names, now and in their past."""
+    return {name: [_now(registry, Handle.parse(name)), _past(registry, Handle.parse(name))] for name in names}
+
+
+def names(registry: Registry) -> list[str]:
+    """All names that ever were, but for the installation's own records."""
+    with registry.ledger.reading() as reading:
+        found = {entry.handle for entry in reading.log(0)}
+    return sorted(name for name in found if not name.startswith(OWN_RECORDS))
+
+
+def known_tokens(registry: Registry) -> list[list[Any]]:
+    """The tokens, revoked ones too, as who runs the server sees them."""
+    found, _ = tokens.listed(registry, OPERATOR)
+    return [
+        [
+            each.token.id,
+            each.token.label,
+            each.token.maker,
+            each.token.key.hex(),
+            each.token.scope.may,
+            None if each.token.scope.namespaces is None else list(each.token.scope.namespaces),
+            each.token.created,
+            each.token.expires,
+            each.seq,
+            each.revoked,
+            each.stands,
+            each.used,
+        ]
+        for each in sorted(found, key=lambda each: each.seq)
+    ]
+
+
+def jobs(registry: Registry) -> list[list[Any]]:
+    """The changes of many names, oldest first, with what each has done and what has become of it."""
+    log = registry.ledger.log
+    undos = Undos.all(registry)
+    found = sorted(operations.newest_first(log), key=lambda each: (each.since, each.begun, each.id))
+    return [
+        [*_job(each), list(map(list, operations.steps_of(log, each.id))), undos.standing(each.id)] for each in found
+    ]
+
+
+def policies(registry: Registry, prefixes: list[str]) -> Facts:
+    """The rules of namespaces as they are read, by the keys under which they are stored."""
+    with registry.facts() as facts:
+        return {prefix: tomllib.loads(facts.policy(prefix).to_toml()) for prefix in prefixes}
+
+
+def prefixes(registry: Registry, named: list[str]) -> Facts:
+    """What resolvers know of prefixes: whether they are served here, how letters count, which suffixes there are."""
+    found = {prefix: registry.ledger.prefix(prefix.encode()) for prefix in named}
+    return {
+        prefix: None if item is None else [item.homed, item.case and item.case.value, item.scheme]
+        for prefix, item in found.items()
+    }
+
+
+def changed(registry: Registry, named: list[str]) -> Facts:
+    """When values of names were last changed here, in seconds since 1970."""
+    with registry.facts() as facts:
+        return {name: last_change(case_rules.history(facts, facts.held(Handle.parse(name)))) for name in named}
+
+
+def shown(data: bytes) -> str:
+    """Data as it is told: as text, if it is short."""
+    if len(data) <= 120:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return f"hex:{data.hex()}"
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def last(reading: Reading, handle: str) -> Entry:
+    """The latest entry of a record whose letters do not count."""
+    found = reading.record(handle.upper().encode())
+    assert found is not None, handle
+    return found
+
+
+def _entry(entry: Entry) -> list[Any]:
+    actor, note = (None if slot.content is None else slot.content.decode() for slot in (entry.actor, entry.note))
+    contents = [None if slot.content is None else Value.from_bytes(slot.content, 0) for slot in entry.values]
+    values = [None if value is None else _value(value) for value in contents]
+    place = [entry.seq, entry.at, int(entry.action), int(entry.state), entry.exact, entry.handle]
+    return [*place, actor, note, entry.leaf_hash().hex(), values]
+
+
+def _value(value: Value) -> list[Any]:
+    return [value.index, value.type, shown(value.data), int(value.permissions), value.ttl, value.timestamp]
+
+
+def _seen(values: tuple[Value, ...]) -> list[list[Any]]:
+    return [[value.index, value.type, shown(value.data)] for value in values]
+
+
+def _now(registry: Registry, handle: Handle) -> list[Any] | int:
+    """What a name stands for, and since which entry; or the code of the refusal, which is the protocol's."""
+    try:
+        found = registry.resolve(Query(handle), Anonymous())
+    except Refused as refused:
+        return int(refused.code)
+    return [int(found.state), found.seq, _seen(found.values)]
+
+
+def _past(registry: Registry, handle: Handle) -> list[Any] | int:
+    with registry.facts() as facts:
+        try:
+            past = Past(facts, Anonymous(), handle)
+            return [past.shows_actors, [[seen.entry.seq, _seen(seen.values)] for seen in past.versions()]]
+        except Refused as refused:
+            return int(refused.code)
+
+
+def _job(job: Operation) -> list[Any]:
+    about = [job.id, job.kind, json.loads(job.asked), job.undoes, job.door, job.actor, job.maker, job.note]
+    return [*about, job.since, job.begun, job.ended, job.total, job.done]
