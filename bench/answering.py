@@ -10,7 +10,7 @@ from random import Random
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import homed_name, record_key
-from perseid.ledger.store.rows import Change, Source
+from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Value

@@ -40,7 +40,7 @@ from perseid.server.http.connection.tls_handshake import advance, server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
 from perseid.server.native.steps import Kind, Work
-from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.control_counts import ControlCounts
 from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"

@@ -17,7 +17,8 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from perseid.wire.challenges import check_key_answer, check_secret_answer
 from perseid.wire.codes import OpCode, Version
-from perseid.wire.credentials import algorithm_named, verify_mac, verify_signature
+from perseid.wire.credentials import verify_mac, verify_signature
+from perseid.wire.hashes import algorithm_named
 from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
 from perseid.wire.message import ENVELOPE_LENGTH, Credential, Envelope, Header, Message
 from perseid.wire.partition import server_for

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.store.rows import Change, Source
+from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
 from perseid.records.value import Permission, Value

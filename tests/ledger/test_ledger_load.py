@@ -23,7 +23,7 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Draft, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.writer import Watch
-from perseid.ledger.store.rows import Change
+from perseid.ledger.store.changes import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views import answers

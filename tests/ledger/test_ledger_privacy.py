@@ -30,7 +30,7 @@ from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, 
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import tables as schema
-from perseid.ledger.store.rows import Change
+from perseid.ledger.store.changes import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers

@@ -27,7 +27,9 @@ MODULE = '''
 
 from dataclasses import dataclass
 
-from perseid.names import Details, Handle, InvalidName, Source
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.suffix_scheme import Details, Source
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,11 @@ class Colours:
 
 USE = """
 import secrets, time
-from perseid.names import Handle, InvalidName, MemoryLease, Scheme, Source, load_scheme, scheme_names
+from perseid.names.allocator import MemoryLease
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.schemes import load_scheme, scheme_names
+from perseid.names.suffix_scheme import Scheme, Source
 
 source = Source(time.time_ns, secrets.token_bytes, MemoryLease(), time.sleep)
 scheme: Scheme = load_scheme("colours", colour="blue")
@@ -110,14 +116,14 @@ def test_without_the_distribution_the_scheme_is_unknown(tmp_path: Path) -> None:
 
 
 def test_options_that_the_scheme_does_not_take_are_misuse(plugins: Path, tmp_path: Path) -> None:
-    done = run("from perseid.names import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
+    done = run("from perseid.names.schemes import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
     assert done.returncode == 1
     assert "NameMisuse" in done.stderr
     assert "flavour" in done.stderr
 
 
 def test_a_scheme_that_does_not_load_is_misuse_and_says_which(plugins: Path, tmp_path: Path) -> None:
-    done = run("from perseid.names import load_scheme; load_scheme('broken')", plugins, tmp_path)
+    done = run("from perseid.names.schemes import load_scheme; load_scheme('broken')", plugins, tmp_path)
     assert done.returncode == 1
     assert "NameMisuse" in done.stderr
     assert "perseid_colours:Missing" in done.stderr

@@ -480,7 +480,7 @@ def test_tables_of_version_4_are_upgraded_with_their_jobs(here: Site, told: Fact
     newer = path.rename(here.directory / "newer.db")
     with closing(Store.sqlite(path)) as store, store.writing() as connection:
         config = alembic.config.Config()
-        config.set_main_option("script_location", "perseid.ledger:migrations")
+        config.set_main_option("script_location", "perseid.ledger.store:migrations")
         config.attributes["connection"] = connection
         alembic.command.upgrade(config, "0004")
     with closing(sqlite3.connect(path)) as database:

@@ -13,7 +13,7 @@ from perseid.records.public_keys import DhPublicKey, PublicKey, RsaPublicKey
 from perseid.records.site import PrimaryMask, Site
 from perseid.records.value import Permission, TtlType, Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.credentials import RequestDigest
+from perseid.wire.digests import RequestDigest
 from perseid.wire.framing import Frame
 from perseid.wire.message import Credential, Envelope, Header, Message
 from perseid.wire.requests import (

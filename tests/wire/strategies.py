@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.credentials import DIGEST_LENGTHS, DigestAlgorithm, RequestDigest
+from perseid.wire.digests import DIGEST_LENGTHS, DigestAlgorithm, RequestDigest
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.requests import (
     ChallengeAnswer,

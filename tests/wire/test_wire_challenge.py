@@ -20,7 +20,8 @@ from perseid.wire.challenges import (
     pbkdf2_mac,
 )
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode, Version
-from perseid.wire.credentials import Algorithm, RequestDigest, mac
+from perseid.wire.digests import RequestDigest
+from perseid.wire.hashes import Algorithm, mac
 from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import ChallengeAnswer, VerifyChallenge
 from perseid.wire.responses import Challenge, Verified, challenge_body, read_response

@@ -20,7 +20,7 @@ from perseid.wire.codes import (
     response_code_from_wire,
     response_code_to_wire,
 )
-from perseid.wire.credentials import DigestAlgorithm
+from perseid.wire.digests import DigestAlgorithm
 from perseid.wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from perseid.wire.requests import ExchangeMode
 from tests.wire.strategies import EXAMPLES, FLAGS, I32, VERSIONS

@@ -11,7 +11,7 @@ from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.credentials import DigestAlgorithm, RequestDigest, algorithm_for
+from perseid.wire.digests import DigestAlgorithm, RequestDigest, algorithm_for
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.requests import (

@@ -3,7 +3,7 @@
 import pytest
 
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.credentials import RequestDigest
+from perseid.wire.digests import RequestDigest
 from perseid.wire.message import EARLY_REQUEST_ID, Envelope, Header, Message
 from perseid.wire.requests import (
     REQUESTS,

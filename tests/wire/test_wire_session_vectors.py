@@ -7,7 +7,8 @@ import pytest
 from perseid.records.private_keys import RsaPrivateKey
 from perseid.records.public_keys import DhPublicKey, RsaPublicKey
 from perseid.wire.codes import OpCode
-from perseid.wire.credentials import RequestDigest, add_mac, verify_mac
+from perseid.wire.credentials import add_mac, verify_mac
+from perseid.wire.digests import RequestDigest
 from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
     DhKeyPair,

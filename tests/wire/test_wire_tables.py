@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perseid.records.errors import InvalidData
 from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, MAX_REPLY, NONCE_LENGTH, Pending, PendingTable
 from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.credentials import RequestDigest
+from perseid.wire.digests import RequestDigest
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.sessions import (

@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from perseid.cli._output import for_each
 from perseid.names.errors import InvalidName, quoted
 from perseid.names.errors import rules as all_rules
 from perseid.names.schemes import recognise
@@ -14,7 +15,6 @@ from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human,
 
 from ._loading import Command, Group
 from ._output import AsJson, hint, print_facts, print_json
-from ._values import for_each
 
 app = typer.Typer(cls=Group, help="Take names apart and convert their forms.", no_args_is_help=True)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perseid.cli._output import for_each
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
 from perseid.names.cordra import Cordra
@@ -16,7 +17,6 @@ from perseid.names.suffix_scheme import Source
 
 from ._loading import Command, Group
 from ._output import AsJson, print_json
-from ._values import for_each
 
 app = typer.Typer(cls=Group, help="Make and decode suffixes; nothing is registered.", no_args_is_help=True)
 

@@ -30,9 +30,10 @@ from perseid.records.ciphers import ITERATIONS, derive, widened
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
+from perseid.wire.digests import RequestDigest
+from perseid.wire.hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash
 
 from .codes import Version
-from .credentials import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, RequestDigest, algorithm_named, mac, signature_hash
 from .message import Message
 
 DERIVED_BITS: Final = 160

@@ -12,6 +12,8 @@ from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
+from perseid.wire.credentials import verify_signature
+from perseid.wire.digests import RequestDigest
 
 from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
 from .codes import (
@@ -25,7 +27,6 @@ from .codes import (
     common_version,
     default_flags,
 )
-from .credentials import RequestDigest, verify_signature
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
 from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret

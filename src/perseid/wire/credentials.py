@@ -30,148 +30,17 @@ spoilt by an offset bug": version, ids and counter do not survive, so nothing bu
 credential." Of the named algorithm only the hash is free: from 2.7 on a MAC must be an HMAC, before it must not.
 """
 
-import hashlib
 import hmac
-import re
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final, Self
+from typing import Final
 
-from perseid.records.binary import Reader, Writer
-from perseid.records.encoding import OpenEnum
-from perseid.records.errors import RecordMisuse
-from perseid.records.private_keys import DsaPrivateKey, PrivateKey
+from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
+from perseid.wire.hashes import HASHES, HMACS, Algorithm, algorithm_named, mac, signature_hash
 
 from .codes import Version
 from .errors import LocalProtocolError
 from .message import Credential, Message
-
-MAX_IDENTIFIER: Final = 32
-"""Octets of the longest identifier; the longest known one, PBKDF2-HMAC-SHA1, has 16."""
-
-
-class Algorithm(OpenEnum):
-    """Hashes and MACs, by the octet that stands for them."""
-
-    MD5 = 0x01
-    SHA1 = 0x02
-    SHA256 = 0x03
-    HMAC_SHA1 = 0x12
-    HMAC_SHA256 = 0x13
-    PBKDF2_HMAC_SHA1 = 0x22
-
-    @property
-    def spelling(self) -> str:
-        """How the protocol writes it as a string."""
-        return _SPELLINGS[self]
-
-
-HASHES: Final = frozenset((Algorithm.MD5, Algorithm.SHA1, Algorithm.SHA256))
-"""The algorithms that need no key."""
-
-HMACS: Final = frozenset((Algorithm.HMAC_SHA1, Algorithm.HMAC_SHA256))
-"""The algorithms that are HMACs with the key as it is."""
-
-_SPELLINGS = {
-    Algorithm.MD5: "MD5",
-    Algorithm.SHA1: "SHA1",
-    Algorithm.SHA256: "SHA-256",
-    Algorithm.HMAC_SHA1: "HMAC-SHA1",
-    Algorithm.HMAC_SHA256: "HMAC-SHA256",
-    Algorithm.PBKDF2_HMAC_SHA1: "PBKDF2-HMAC-SHA1",
-}
-_PUNCTUATION = re.compile(rb"[^A-Z0-9]")
-_HMAC_HASHES = {Algorithm.HMAC_SHA1: "sha1", Algorithm.HMAC_SHA256: "sha256"}
-
-
-def _bare(identifier: bytes) -> bytes:
-    return _PUNCTUATION.sub(b"", identifier.upper())
-
-
-_BY_BARE_NAME = {_bare(name.encode("ascii")): algorithm for algorithm, name in _SPELLINGS.items()}
-_BY_OCTET = {bytes((algorithm.value,)): algorithm for algorithm in _SPELLINGS}
-
-
-def algorithm_named(identifier: bytes) -> Algorithm | None:
-    """The algorithm that an identifier means: one octet, or a name in any spelling. None if there is none."""
-    if len(identifier) > MAX_IDENTIFIER:
-        return None
-    return _BY_OCTET.get(identifier) or _BY_BARE_NAME.get(_bare(identifier))
-
-
-def signature_hash(key: PrivateKey, version: Version) -> Algorithm:
-    """The hash of new signatures: SHA-256 with RSA from 2.7 on, with DSA from 2.11 on; SHA-1 before."""
-    since = 11 if isinstance(key, DsaPrivateKey) else 7
-    return Algorithm.SHA256 if version.at_least(since) else Algorithm.SHA1
-
-
-def mac(algorithm: Algorithm, key: bytes, data: bytes) -> bytes:
-    """The MAC of some data: HMAC by name, or for a plain hash its value over key, data and key."""
-    if algorithm in HMACS:
-        return hmac.digest(key, data, _HMAC_HASHES[algorithm])
-    if algorithm in HASHES:
-        return hash_octets(DigestAlgorithm(algorithm), key + data + key)
-    raise RecordMisuse(f"a MAC with the algorithm {algorithm.value} needs more than a key")
-
-
-class DigestAlgorithm(OpenEnum):
-    """Hashes, by the octet that stands for them."""
-
-    MD5 = 1
-    SHA1 = 2
-    SHA256 = 3
-
-
-DIGEST_LENGTHS: Final = {1: 16, 2: 20, 3: 32}
-"""Octets of a digest, by algorithm."""
-
-_NAMES = {DigestAlgorithm.MD5: "md5", DigestAlgorithm.SHA1: "sha1", DigestAlgorithm.SHA256: "sha256"}
-
-
-def hash_octets(algorithm: DigestAlgorithm, octets: bytes) -> bytes:
-    """The hash of some octets; the protocol prescribes which one."""
-    return hashlib.new(_NAMES[algorithm], octets, usedforsecurity=False).digest()
-
-
-def algorithm_for(version: Version) -> DigestAlgorithm:
-    """The algorithm that a response of this version uses."""
-    if version.at_least(7):
-        return DigestAlgorithm.SHA256
-    return DigestAlgorithm.SHA1 if version.at_least(1) else DigestAlgorithm.MD5
-
-
-@dataclass(frozen=True, slots=True)
-class RequestDigest:
-    """A digest and how it was made."""
-
-    algorithm: DigestAlgorithm
-    digest: bytes
-
-    @classmethod
-    def of(cls, request_octets: bytes, version: Version) -> Self:
-        """The digest that a response of this version carries for a request (header and body)."""
-        algorithm = algorithm_for(version)
-        return cls(algorithm, hash_octets(algorithm, request_octets))
-
-    @classmethod
-    def read(cls, reader: Reader) -> Self:
-        """Take a digest: algorithm octet and bare octets, or the older form, which is an octet string (MD5)."""
-        if reader.peek() == 0:
-            return cls(DigestAlgorithm.MD5, reader.bytes_(DIGEST_LENGTHS[1]))
-        algorithm = DigestAlgorithm(reader.u8())
-        if algorithm not in DIGEST_LENGTHS:
-            raise reader.problem(f"the digest algorithm {algorithm.value} is not known")
-        return cls(algorithm, reader.octets(DIGEST_LENGTHS[algorithm]))
-
-    def write(self, writer: Writer) -> None:
-        """Add algorithm octet and digest."""
-        writer.u8(self.algorithm).octets(self.digest)
-
-    def matches(self, request_octets: bytes) -> bool:
-        """Whether this is the digest of that request."""
-        return hmac.compare_digest(hash_octets(self.algorithm, request_octets), self.digest)
-
 
 SIGNED: Final = "HS_SIGNED"
 """The type of a credential made with a private key."""

@@ -11,9 +11,9 @@ from typing import Final, Protocol, Self
 from perseid.records.binary import Reader, Writer
 from perseid.records.encoding import OpenEnum
 from perseid.records.value import Value, read_values, write_values
+from perseid.wire.digests import DIGEST_LENGTHS
 
 from .codes import OpCode, Version
-from .credentials import DIGEST_LENGTHS
 
 NO_NAME: Final = b"/"
 """What stands for the handle in requests that have none."""

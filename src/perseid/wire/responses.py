@@ -9,9 +9,9 @@ from typing import Final, Protocol, Self
 
 from perseid.records.binary import Reader, Writer
 from perseid.records.value import Value, read_values, write_values
+from perseid.wire.digests import DigestAlgorithm, RequestDigest
 
 from .codes import OpCode, OpFlag, ResponseCode, Version
-from .credentials import DigestAlgorithm, RequestDigest
 from .message import Message
 from .requests import MAX_NAME, ExchangeMode
 

@@ -17,12 +17,13 @@ from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.value import Value
+from perseid.wire.credentials import sign
+from perseid.wire.digests import RequestDigest
 
 from . import fragments
 from . import message as header_module
 from .challenges import NONCE_LENGTH, Pending, PendingTable, check_key_answer, check_secret_answer
 from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
-from .credentials import RequestDigest, sign
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
 from .key_exchange import derive_session_key, make_key_pair, shared_secret

@@ -304,8 +304,8 @@ def test_the_table_tells_something(by_makers: dict[tuple[str, str], bool]) -> No
 def test_every_operation_is_in_the_table(world: Registry) -> None:
     """Whoever adds an operation says which words it takes."""
     found = set()
-    for module in pkgutil.iter_modules(perseid.registry.__path__):
-        for name, thing in vars(import_module(f"perseid.registry.{module.name}")).items():
+    for module in pkgutil.walk_packages(perseid.registry.__path__, "perseid.registry."):
+        for name, thing in vars(import_module(module.name)).items():
             if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
                 found.add(thing.__name__ if not name.startswith("_") else "")
     inside = {"Operation", "Conditional", ""}  # a protocol, what wraps an operation, and steps (test_tokens.py)

@@ -233,7 +233,8 @@ MINTER = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from perseid.ledger import Answers, Ledger
+    from perseid.ledger.ledger import Ledger
+    from perseid.ledger.views.answers import Answers
     from perseid.registry.snapshot import Rules
     from perseid.registry.identity import LocalOperator
     from perseid.registry.commands.minting import Maker, Mint, mint

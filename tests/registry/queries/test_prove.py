@@ -698,7 +698,7 @@ def test_the_verifier_needs_nothing_of_ours_but_the_one_beside_it() -> None:
     tree = ast.parse(Path(proof_document.__file__).read_text())
     ours = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     outside = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-    assert ours == ["verification"]
+    assert ours == ["verifier"]
     assert not any(module and module.startswith("perseid") for module in outside)
     assert proof_document.LEDGER == LEDGER
     assert (proof_document.ROTATE_KEY, proof_document.BRANCH) == (Action.ROTATE_KEY, Action.BRANCH)

@@ -13,7 +13,7 @@ PROC: Final = Path("/proc")
 PATIENCE: Final = 60.0
 """Seconds to wait for what must happen: much more than on a loaded machine, less than for ever."""
 
-_MODULE = b"perseid.server."
+_MODULE = b"perseid.server.processes."
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KIB = 1024
 

@@ -4,7 +4,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import Arrived, HeadReader
 from perseid.server.http.service import HttpService, Observed, Observing
 from perseid.server.limits.udp import Networks
-from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.control_counts import ControlCounts
 from tests.server.http.contexts import Harness
 
 ANSWER = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"

@@ -28,7 +28,8 @@ from perseid.registry.installation.site import SITE_BINARY
 from perseid.wire.challenges import answer_with_key, answer_with_secret
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode
-from perseid.wire.credentials import RequestDigest, add_mac, verify_mac, verify_signature
+from perseid.wire.credentials import add_mac, verify_mac, verify_signature
+from perseid.wire.digests import RequestDigest
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import derive_session_key, shared_secret

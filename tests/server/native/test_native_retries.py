@@ -11,9 +11,9 @@ from perseid.records.site import Transport
 from perseid.records.value import Permission
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
+from perseid.server.native.retries import LIFE, MAX_REPLY, Key, Repeats, key_of_frame
 from perseid.server.native.server import NativeDoor
 from perseid.server.native.steps import Served, Work
-from perseid.server.native.udp import LIFE, MAX_REPLY, Key, Repeats, key_of_frame
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message

@@ -11,7 +11,7 @@ from perseid.server.native.steps import NativeServer
 from perseid.wire.challenges import Pending
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT, OpCode, ResponseCode
-from perseid.wire.credentials import RequestDigest
+from perseid.wire.digests import RequestDigest
 from perseid.wire.requests import Name, Values
 from perseid.wire.server import ServerSettings
 from tests.server.native.native_servers import NOW, PREFIX, SITE, Visitor, make_server, recorded_registry

@@ -251,7 +251,7 @@ def test_lines_that_were_lost_are_mentioned_in_the_form_of_the_log() -> None:
 
 PROGRAM = """
 import asyncio, gc, logging, sys, threading, warnings
-from perseid.server import logs
+from perseid.server.observe import logs
 
 logs.configure("control", "json")
 secret = "geheim-4711"

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
 from perseid.server.native.steps import Kind
-from perseid.server.observe.counters import Board, ControlCounts, Histogram
+from perseid.server.observe.control_counts import ControlCounts, Histogram
+from perseid.server.observe.counters import Board
 from perseid.server.observe.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table
 from perseid.server.processes.pools import Figures
 from perseid.wire.codes import OpCode, ResponseCode

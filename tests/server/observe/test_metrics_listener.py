@@ -10,7 +10,8 @@ import pytest
 
 from perseid.registry.installation.settings import Config
 from perseid.server.observe import metrics_listener
-from perseid.server.observe.counters import Board, ControlCounts
+from perseid.server.observe.control_counts import ControlCounts
+from perseid.server.observe.counters import Board
 from perseid.server.observe.metrics import LedgerState, Sources
 from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, listening_socket
 

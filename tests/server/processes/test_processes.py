@@ -53,7 +53,7 @@ def children(server: Serving, module: str) -> list[int]:
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if parent == server.pid and f"perseid.server.{module}".encode() in words:
+            if parent == server.pid and f"perseid.server.processes.{module}".encode() in words:
                 found.append(int(folder.name))
     return sorted(found)
 

@@ -18,9 +18,9 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.resolution import Settings
+from perseid.server.native.resolution import Settings, settings_from_json, settings_to_json
 from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.processes.site_settings import Identified, load, settings_from_json, settings_to_json
+from perseid.server.processes.site_settings import Identified, load
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.partition import server_for
 from perseid.wire.requests import Name, Resolve, Values
@@ -130,7 +130,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_who_reads_the_text_loads_neither_keys_nor_settings() -> None:
-    script = "import sys, perseid.server.processes.site_settings; print(*sys.modules)"
+    script = "import sys, perseid.server.native.resolution; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in loaded if name.startswith(("perseid.registry", "perseid.records.private_keys"))]
 

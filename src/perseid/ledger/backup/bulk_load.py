@@ -38,7 +38,8 @@ from perseid.ledger.log.entry import Draft, Entry, Random, jump_of_next, seal
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, pauses, without_collecting
 from perseid.ledger.log.requests import RestsOn
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.rows import Change, EntryRow, one_row
+from perseid.ledger.store.changes import Change
+from perseid.ledger.store.rows import EntryRow, one_row
 from perseid.ledger.store.store import IDLE_SECONDS
 from perseid.ledger.store.tables import Statements, entries, records
 from perseid.ledger.views.answers_format import item_octets, store_key

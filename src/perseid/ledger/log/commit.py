@@ -11,7 +11,8 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import Damaged, LeaseClosed, Moved, OperationEnded
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.rows import Change, EntryRow, kept_of, one_row
+from perseid.ledger.store.changes import Change
+from perseid.ledger.store.rows import EntryRow, kept_of, one_row
 from perseid.ledger.store.tables import MANY, OTHER_SCOPES, Statements
 from perseid.ledger.views.search_keys import keys_of
 

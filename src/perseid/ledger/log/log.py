@@ -18,7 +18,8 @@ from sqlalchemy import Connection, insert
 
 from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store.rows import Change, forget_entries
+from perseid.ledger.store.changes import Change
+from perseid.ledger.store.rows import forget_entries
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import compile_statements, head, ledger, views
 from perseid.proof.verifier import EMPTY_ROOT

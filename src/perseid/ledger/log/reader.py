@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 from perseid.ledger.errors import Damaged
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
-from perseid.ledger.store.rows import Change, change_of, entry_of, one_row
+from perseid.ledger.store.changes import Change
+from perseid.ledger.store.rows import change_of, entry_of, one_row
 from perseid.ledger.store.tables import STATES, Statements
 from perseid.proof.verifier import EMPTY_ROOT
 

@@ -33,7 +33,7 @@ import lmdb
 
 from perseid.ledger.backup.bulk_load import parts, row_octets
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.store.rows import Change, Source
+from perseid.ledger.store.changes import Change, Source
 
 from .answers_generation import (
     BATCH,

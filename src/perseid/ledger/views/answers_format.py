@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from perseid.ledger.errors import Damaged
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import HOMED, LOCAL, POLICY
-from perseid.ledger.store.rows import Change
+from perseid.ledger.store.changes import Change
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
 from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCATIONS

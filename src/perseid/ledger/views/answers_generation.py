@@ -30,7 +30,7 @@ from uuid import UUID, uuid4
 import lmdb
 
 from perseid.ledger.errors import Damaged, NewerFormat
-from perseid.ledger.store.rows import Change, Source
+from perseid.ledger.store.changes import Change, Source
 
 from .answers_format import LAYOUT, HandleItem, PrefixPart, decode_handle, is_local, item_octets, merge, store_key
 

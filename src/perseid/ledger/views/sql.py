@@ -14,7 +14,8 @@ from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text,
 
 from perseid.ledger.errors import Contention, LedgerError, TooBusy
 from perseid.ledger.log.log import Log
-from perseid.ledger.store.rows import Change, change_of, one_row
+from perseid.ledger.store.changes import Change
+from perseid.ledger.store.rows import change_of, one_row
 from perseid.ledger.store.tables import Compiler, ledger, records, redactions, targets, views
 
 from .search_keys import keys_of

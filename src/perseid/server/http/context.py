@@ -22,6 +22,7 @@ Parts run in the event loop and never wait for the disk or for arithmetic: what 
 long goes through `Asking.do`, into the pools of the control process, which may refuse it (`Busy`).
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self, TypeVar, cast
@@ -34,8 +35,8 @@ from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.budgets import Budget, Rate
+from perseid.server.limits.udp import Pace
 from perseid.server.native.steps import Guess, Kind, Served, Work
-from perseid.server.observe.logs import PacedLog
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
@@ -45,6 +46,29 @@ from .messages import Client, Request
 
 SEGMENT: Final = "hdl"
 """The segment behind which every handle can be reached, whatever the server's own paths are called."""
+
+PER_SECOND: Final = 5.0
+AT_ONCE: Final = 50
+"""Lines a second, and at once: enough for somebody who looks for the reason of a refusal, and little on a disk."""
+
+
+class PacedLog:
+    """Tells of what strangers can bring about as often as they like; for one thread."""
+
+    __slots__ = ("_left_out", "_pace")
+
+    def __init__(self) -> None:
+        self._pace = Pace(PER_SECOND, AT_ONCE)
+        self._left_out = 0
+
+    def info(self, logger: logging.Logger, now: float, message: str) -> None:
+        """Tell something at a time, or leave it out."""
+        if not self._pace.take(now):
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} like it were not told)" if self._left_out else ""
+        self._left_out = 0
+        logger.info("%s%s", message, more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from perseid.records.site import Transport
 from perseid.server.http.compat.tunnel import NATIVE_TYPE
 from perseid.server.http.connection.requests import Arrived
 from perseid.server.observe.access_log import AccessLog, Exchange
-from perseid.server.observe.counters import ControlCounts
+from perseid.server.observe.control_counts import ControlCounts
 from perseid.wire.codes import ResponseCode
 
 from . import caching, responses

@@ -28,7 +28,7 @@ from struct import Struct
 from typing import Final
 
 from perseid.wire.codes import CURRENT, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.credentials import DigestAlgorithm, algorithm_for
+from perseid.wire.digests import DigestAlgorithm, algorithm_for
 from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
 from perseid.wire.message import HEADER_LENGTH as HEADER
 from perseid.wire.message import LIFETIME, UNKNOWN_SERIAL

@@ -14,8 +14,9 @@ passes through. The layout of the view is specified in docs/reference/answers-fo
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
@@ -26,7 +27,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import PrefixItem
 from perseid.wire import message
 from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.credentials import DigestAlgorithm, algorithm_for
+from perseid.wire.digests import DigestAlgorithm, algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
 from perseid.wire.partition import HashOption, server_for
 
@@ -387,3 +388,25 @@ def _terms() -> Iterator[tuple[bytes, _Terms]]:
 
 
 _TERMS: Final[dict[bytes, _Terms]] = dict(_terms())
+
+
+def _plain(settings: Settings) -> dict[str, bool | int | str]:
+    """The settings as JSON has them; some numbers have a name besides."""
+    values = asdict(settings).items()
+    return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
+
+
+_KINDS: Final = {name: type(value) for name, value in _plain(Settings()).items()}
+
+
+def settings_to_json(settings: Settings) -> str:
+    """One line of JSON."""
+    return json.dumps(_plain(settings))
+
+
+def settings_from_json(text: str) -> Settings:
+    """Take what `settings_to_json` made; ValueError for anything else."""
+    plain = json.loads(text)
+    if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
+        raise ValueError("these are not the settings of answering")
+    return Settings(**plain)

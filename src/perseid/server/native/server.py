@@ -25,6 +25,7 @@ from perseid.records.value import Value
 from perseid.registry.identity import Anonymous, KeyHolder
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.server.native.retries import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
 from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.errors import RemoteProtocolError
@@ -38,7 +39,6 @@ from .authentication import KINDS, Guard, KeyGone, Proved, asker, claimed, holde
 from .decisions import Asked, Busy, Done, answer_to, internal_error, perform, try_out, weigh
 from .operations import CHANGING, Place, secrets_for, status_values, translate
 from .steps import Doing, Guess, Kind, NativeServer, Served, Steps, Unsigned, Work, code_of, drive, work
-from .udp import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
 
 REFERENCE_OCTETS: Final = 6
 """Of the number under which an unexpected error is logged: enough to be found, short enough to be read out."""

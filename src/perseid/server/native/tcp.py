@@ -21,7 +21,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
 from perseid.records.site import Transport
-from perseid.server.processes.sockets import AcceptLoop
+from perseid.server.processes.accept import AcceptLoop
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame, FrameReader

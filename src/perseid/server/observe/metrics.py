@@ -21,8 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from perseid import __version__
-
-from .counters import OTHER, RESOLUTION, Board, ControlCounts, Count
+from perseid.server.observe.control_counts import OTHER, RESOLUTION, ControlCounts
+from perseid.server.observe.counters import Board, Count
 
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger

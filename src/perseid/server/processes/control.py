@@ -41,7 +41,7 @@ from perseid.server.http.application import HttpServing, Installed, context_of
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import Traffic
 from perseid.server.native.authentication import Sizes
-from perseid.server.native.resolution import Answerer
+from perseid.server.native.resolution import Answerer, settings_to_json
 from perseid.server.native.server import NativeDoor
 from perseid.server.native.service import NativeService
 from perseid.server.native.steps import NativeServer
@@ -49,22 +49,14 @@ from perseid.server.native.tcp import Accepting
 from perseid.server.native.udp import HandedOver
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.counters import Board, ControlCounts
+from perseid.server.observe.control_counts import ControlCounts
+from perseid.server.observe.counters import Board
 from perseid.server.observe.metrics import Sources, state_of
 from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.server.processes import unblock
+from perseid.server.processes.site_settings import Identified, load
 
 from .pools import Pools
-from .site_settings import Identified, load, settings_to_json
-
-CHILD_SIGNALS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
-"""A terminal sends them to all processes at once, also to one that has just begun and would be ended by them. So the
-supervisor starts processes with these signals blocked."""
-
-
-def unblock() -> None:
-    """Take signals that came since the process was started, now that it has handlers for them."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
-
 
 DRAIN: Final = 8.0
 """Seconds in which what was begun is finished at the end; the supervisor waits two more."""

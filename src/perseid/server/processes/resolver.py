@@ -27,15 +27,14 @@ from typing import Final, Self
 
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.server.limits.udp import Pace, Traffic, short_answer
-from perseid.server.native.resolution import Answerer, packets
+from perseid.server.native.resolution import Answerer, packets, settings_from_json
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import Board, Counters
+from perseid.server.processes import unblock
 from perseid.wire.fragments import MAX_PACKET
 
-from .control import unblock
 from .datagrams import MAX_PARCEL, Back, datagrams, is_answer, pack, unpack
-from .site_settings import settings_from_json
 
 LONGEST_WAIT: Final = 0.5
 """Seconds after which the loop looks up although nothing came: for the end, and for lines of the log that wait."""

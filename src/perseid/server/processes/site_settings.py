@@ -12,11 +12,9 @@ The settings of answering as a text, for a process that gets them from another o
 Resolvers see neither the settings of the installation nor any key: what they need to know of the site fits in one line.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
@@ -84,25 +82,3 @@ def answering_settings(site: Site, position: int, config: Config) -> Settings:
         default_sensitive=policy.case is CaseRule.SENSITIVE,
         templates=bool(config.templates_delimiter),
     )
-
-
-def _plain(settings: Settings) -> dict[str, bool | int | str]:
-    """The settings as JSON has them; some numbers have a name besides."""
-    values = asdict(settings).items()
-    return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
-
-
-_KINDS: Final = {name: type(value) for name, value in _plain(Settings()).items()}
-
-
-def settings_to_json(settings: Settings) -> str:
-    """One line of JSON."""
-    return json.dumps(_plain(settings))
-
-
-def settings_from_json(text: str) -> Settings:
-    """Take what `settings_to_json` made; ValueError for anything else."""
-    plain = json.loads(text)
-    if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
-        raise ValueError("these are not the settings of answering")
-    return Settings(**plain)

@@ -34,8 +34,7 @@ from perseid.server.limits.udp import SLOTS, Traffic
 from perseid.server.observe import logs
 from perseid.server.observe.counters import Board
 
-from . import systemd
-from .control import CHILD_SIGNALS
+from . import CHILD_SIGNALS, systemd
 from .sockets import CannotServe, bind, listen, pair
 
 FIRST_PAUSE: Final = 0.1

@@ -16,9 +16,9 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create
 from perseid.server.http.auth import proofs
 from perseid.server.http.auth.proofs import NoIdentity
+from perseid.server.http.context import AT_ONCE
 from perseid.server.http.messages import Client
 from perseid.server.native.authentication import KeyGone
-from perseid.server.observe.logs import AT_ONCE
 from perseid.wire.codes import ResponseCode
 from tests.server.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
 from tests.server.http.doorsteps import STRANGER, USER, Doorstep, handle_header

@@ -18,7 +18,7 @@ from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth import proofs as basic
 from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
-from perseid.wire.credentials import Algorithm
+from perseid.wire.hashes import Algorithm
 from tests.server.native.native_servers import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY
 

@@ -179,7 +179,7 @@ def test_robots_and_files(server: Harness) -> None:
     for name, type_ in STATIC.items():
         answer = server.get(f"/static/{name}")
         assert (answer.status, header_of(answer, "Content-Type")) == (200, type_)
-        assert answer.body == files("perseid.server.http").joinpath("static", name).read_bytes()
+        assert answer.body == files("perseid.server.http.pages").joinpath("static", name).read_bytes()
     for path in (
         "/static/",
         "/static/../pages.py",
@@ -327,7 +327,7 @@ def test_what_would_not_show_is_written_out(text_: str, expected: str) -> None:
 
 
 def test_the_templates_come_with_the_package() -> None:
-    folder = files("perseid.server.http").joinpath("templates")
+    folder = files("perseid.server.http.pages").joinpath("templates")
     names = {each.name for each in folder.iterdir()}
     assert {"base.html", "front.html", "record.html", "tombstone.html", "problem.html"} <= names
     for name in names:

@@ -27,8 +27,8 @@ from tests.server.installations import OPERATOR
 
 COMMAND = re.compile("perseid [a-z]|--[a-z]|docs/reference|challenge, or")
 
-NOT_ASKED_HERE = {"installation", "config", "config_keys", "config_limits", "config_http", "site_files", "setup"}
-"""Modules whose advice is for whoever runs the server, at its own command line."""
+NOT_ASKED_HERE = {"installation"}
+"""Packages whose advice is for whoever runs the server, at its own command line."""
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
@@ -44,7 +44,9 @@ def texts(tree: ast.Module) -> Iterator[str]:
 
 def advised() -> list[str]:
     """What the registry advises that names a command; the ids of operations are no names."""
-    modules = [path for path in Path(perseid.registry.__path__[0]).glob("*.py") if path.stem not in NOT_ASKED_HERE]
+    modules = [
+        path for path in Path(perseid.registry.__path__[0]).rglob("*.py") if path.parent.name not in NOT_ASKED_HERE
+    ]
     found = [text for path in modules for text in texts(ast.parse(path.read_text(encoding="utf-8")))]
     return [re.sub("(resume|undo) '12345/x'", r"\1 last", text) for text in found if COMMAND.search(text)]
 

@@ -39,7 +39,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
-from perseid.wire.credentials import HASHES, Algorithm, mac
+from perseid.wire.hashes import HASHES, Algorithm, mac
 
 MAX_NONCE: Final = 1_024
 """Octets of a nonce or salt: deployed clients send 16, and what is longer says no more."""

@@ -22,14 +22,14 @@ from perseid.registry.installation.setting_http import Listen
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import Pace
 from perseid.server.observe.logs import fields
-from perseid.server.processes.sockets import AcceptLoop
+from perseid.server.processes.accept import AcceptLoop
 
 from .manager import HEAD_TIME
 from .tls import FIRST_OCTET, Inner, Tls, Working
 from .tls_handshake import Failure
 
 if TYPE_CHECKING:
-    from perseid.server.observe.counters import ControlCounts
+    from perseid.server.observe.control_counts import ControlCounts
 
 LOGGED_FAILURES: Final = 5.0
 LOGGED_AT_ONCE: Final = 50.0
